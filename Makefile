@@ -1,0 +1,42 @@
+# `make demo` and `make test` set everything up by themselves; all they need is Python and make.
+PYTHON ?= python3
+VENV   := .venv
+RUN    := $(VENV)/bin/python
+CXX_SOURCES := $(shell find src tests examples -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal
+
+.PHONY: setup demo test test-all lint format docs clean
+
+setup: $(VENV)/ready
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: setup
+	$(RUN) examples/demo.py
+
+lint: setup
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(if $(CXX_SOURCES),$(VENV)/bin/clang-format --dry-run -Werror $(CXX_SOURCES))
+
+test: lint
+	$(PYTEST) -m "not slow"
+
+test-all: lint
+	$(PYTEST)
+
+format: setup
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+	$(if $(CXX_SOURCES),$(VENV)/bin/clang-format -i $(CXX_SOURCES))
+
+docs: setup
+	$(RUN) -m opwright docs docs/reference
+
+clean:
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -1,0 +1,51 @@
+"""opwright: write a PyTorch operator once, as a plain function.
+
+>>> import torch, opwright as ow
+>>> @ow.op
+... def softplus(x: torch.Tensor, *, beta: float = 1.0) -> torch.Tensor:
+...     return torch.log1p(torch.exp(beta * x)) / beta
+>>> softplus(torch.zeros(1))
+tensor([0.6931])
+"""
+
+from __future__ import annotations
+
+from pathlib import Path as _Path
+
+from opwright.kit.domain import Cost, Domain
+from opwright.kit.explain import explain
+from opwright.kit.kinds import Like, Number
+from opwright.kit.load import discover as _discover
+from opwright.kit.load import load
+from opwright.kit.op import Op, in_place, op
+from opwright.kit.probe import BadReference
+from opwright.kit.require import broadcastable, require
+from opwright.kit.samples import Maker, Sample
+from opwright.kit.values import reduce_to
+from opwright.version import __version__
+
+__all__ = [
+    "BadReference",
+    "Cost",
+    "Domain",
+    "Like",
+    "Maker",
+    "Number",
+    "Op",
+    "Sample",
+    "__version__",
+    "broadcastable",
+    "explain",
+    "in_place",
+    "load",
+    "nn",
+    "op",
+    "reduce_to",
+    "require",
+]
+
+_operators = _discover(_Path(__file__).parent / "ops", "opwright.ops")
+globals().update(_operators)
+__all__ += _operators
+
+from opwright import nn  # noqa: E402  modules stand on the operators above

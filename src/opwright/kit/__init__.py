@@ -1,0 +1,1 @@
+"""The toolkit. It knows no operator by name."""

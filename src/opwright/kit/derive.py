@@ -1,0 +1,279 @@
+"""What follows from a reference: its gradient as an operator of its own, its in-place form."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from opwright.kit.kinds import BASIC, TENSOR, Like, list_of
+from opwright.kit.require import spell
+from opwright.kit.schema import EMPTY, Output, Parameter, Signature
+from opwright.kit.values import has_gradient, tensors
+from opwright.kit.vjp import vjp
+
+OPTIONAL_TENSOR = replace(TENSOR, schema="Tensor?", says="a Tensor or None", fast=f"{{v}} is None or {TENSOR.fast}")
+TENSORS = list_of(TENSOR)
+MASK = replace(list_of(BASIC[bool]), schema="bool[]?", says="a list of bools or None", fast="{v} is None")
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A gradient in the ladder: its signature, its reference, and where each of its arguments comes from."""
+
+    signature: Signature
+    reference: Callable[..., Any]
+    grads: tuple[str, ...]
+    """The parameters that take the incoming gradients, one for each differentiable output of the operator below."""
+    inputs: tuple[str, ...]
+    """The parameters saved from the inputs of the operator below, under the names they have there."""
+    outputs: dict[str, int]
+    """The parameters saved from its outputs."""
+    wanted: str
+    """The parameter that says which gradients are wanted."""
+
+
+def rung_above(
+    name: str, signature: Signature, reference: Callable[..., Any], gradient: Callable[..., Any] | None, random: bool
+) -> Rung:
+    """The rung above an operator: from its author's gradient where there is one, else from its reference."""
+    if not signature.differentiable_inputs or not (signature.differentiable_outputs or signature.returns_input):
+        raise TypeError(f"{name}: it has no derivative, since no tensor of it is differentiable")
+    if any(p.mutated for p in signature.parameters):
+        raise TypeError(
+            f"{name}: an operator that writes to its arguments has no rung of its own; "
+            f"autograd records through its reference"
+        )
+    taken = set(signature.names)
+    grads = tuple(_grad_parameter(signature, i, taken) for i in signature.differentiable_outputs)
+    if gradient is None:
+        if random:
+            raise TypeError(
+                f"{name}_backward: it cannot be derived, since the reference of {name} draws random numbers and "
+                f"would draw others; declare it with @{name}.gradient and save what was drawn as an output"
+            )
+        return _derived(name, signature, reference, grads, taken)
+    return _declared(name, signature, gradient, grads)
+
+
+def _grad_parameter(signature: Signature, index: int, taken: set[str]) -> Parameter:
+    output = signature.outputs[index]
+    if output.name is None and len(signature.differentiable_outputs) == 1:
+        name = "grad"
+    else:
+        name = f"grad_{output.name if output.name is not None else index}"
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    if output.kind.is_list:
+        return Parameter(name, TENSORS)
+    alone = len(signature.differentiable_outputs) == 1
+    return Parameter(name, TENSOR if alone else OPTIONAL_TENSOR)
+
+
+def _results(signature: Signature) -> tuple[Output, ...]:
+    """The results of a rung: a gradient for each differentiable input; None where it is not wanted."""
+    return tuple(
+        Output(f"grad_{p.name}", TENSORS if p.kind.is_list else OPTIONAL_TENSOR)
+        for p in signature.differentiable_inputs
+    )
+
+
+def _assemble(
+    below: Signature,
+    grads: Sequence[Parameter],
+    saved: Sequence[Parameter],
+    outputs: dict[str, int],
+    mask: str,
+    reference: Callable[..., Any],
+) -> Rung:
+    parameters = [*grads, *saved, Parameter(mask, MASK, None, keyword_only=True)]
+    # A parameter without a default may not follow one with: saved outputs and plain inputs come first.
+    parameters.sort(key=lambda p: (p.keyword_only, p.default is not EMPTY))
+    results = _results(below)
+    container = NamedTuple("Gradients", [(str(o.name), Any) for o in results])._make  # type: ignore[misc]
+    return Rung(
+        signature=Signature(tuple(parameters), results, container, single=False),
+        reference=reference,
+        grads=tuple(p.name for p in grads),
+        inputs=tuple(p.name for p in saved if p.name not in outputs),
+        outputs=outputs,
+        wanted=mask,
+    )
+
+
+def _derived(
+    name: str, below: Signature, reference: Callable[..., Any], grads: tuple[Parameter, ...], taken: set[str]
+) -> Rung:
+    mask = "wanted"
+    while mask in taken:
+        mask += "_"
+    names = [p.name for p in (*grads, *below.parameters)]
+    differentiable = below.differentiable_inputs
+    chosen = below.differentiable_outputs
+
+    def gradients(**given: Any) -> tuple[Any, ...]:
+        wanted = read_mask(given.pop(mask), given, differentiable)
+        cotangents = [given[p.name] for p in grads]
+        arguments = {n: given[n] for n in names if n in below.names}
+        return _vjp_of_call(below, reference, arguments, wanted, chosen, cotangents)
+
+    def keyword_reference(*args: Any, **kwargs: Any) -> Any:
+        return gradients(**rung.signature.bind(args, kwargs))
+
+    rung = _assemble(below, grads, below.parameters, {}, mask, keyword_reference)
+    return rung
+
+
+def _declared(name: str, below: Signature, gradient: Callable[..., Any], grads: tuple[Parameter, ...]) -> Rung:
+    by_grad = {p.name: p for p in grads}
+    results = {
+        (o.name or ("result" if len(below.outputs) == 1 else f"result{i}")): (i, o) for i, o in enumerate(below.outputs)
+    }
+    given = inspect.signature(gradient).parameters
+    used: list[Parameter] = []
+    outputs: dict[str, int] = {}
+    for p in given.values():
+        if p.name in by_grad or p.name == "wanted":
+            continue
+        if p.name in below.names:
+            parameter = below.names[p.name]
+            if p.annotation == Like or p.annotation in ("Like", "ow.Like"):  # a string in a file of lazy annotations
+                parameter = replace(parameter, like=True)
+            used.append(parameter)
+        elif p.name in results:
+            index, output = results[p.name]
+            outputs[p.name] = index
+            used.append(Parameter(p.name, output.kind, differentiable=output.differentiable))
+        else:
+            raise TypeError(
+                f"{name}: its gradient takes {p.name!r}, which is neither an incoming gradient "
+                f"({', '.join(by_grad)}), nor a parameter of {name} ({', '.join(below.names)}), "
+                f"nor a result ({', '.join(results)}), nor 'wanted'"
+            )
+    missing = [n for n in by_grad if n not in given]
+    if missing:
+        raise TypeError(f"{name}: its gradient must take the incoming gradient {missing[0]!r}")
+    differentiable = below.differentiable_inputs
+
+    def keyword_reference(*args: Any, **kwargs: Any) -> Any:
+        values = rung.signature.bind(args, kwargs)
+        wanted = read_mask(values.pop("wanted"), values, differentiable)
+        if "wanted" in given:
+            values["wanted"] = wanted
+        out = gradient(**values)
+        out = out if isinstance(out, (tuple, list)) and not _one_list(differentiable) else (out,)
+        if len(out) != len(differentiable):
+            raise TypeError(
+                f"{name}: its gradient returned {len(out)} results; it must return one for each differentiable input: "
+                f"{', '.join(p.name for p in differentiable)}"
+            )
+        return tuple(_empty(p) if not w else o for p, w, o in zip(differentiable, wanted, out, strict=True))
+
+    rung = _assemble(below, grads, used, outputs, "wanted", keyword_reference)
+    return rung
+
+
+def _one_list(differentiable: tuple[Parameter, ...]) -> bool:
+    return len(differentiable) == 1 and differentiable[0].kind.is_list
+
+
+def _empty(p: Parameter) -> Any:
+    return [] if p.kind.is_list else None
+
+
+def read_mask(mask: Sequence[bool] | None, values: dict[str, Any], differentiable: tuple[Parameter, ...]) -> list[bool]:
+    """Which gradients to compute: all by default, and never one of an integer or of an absent tensor."""
+    if mask is not None and len(mask) != len(differentiable):
+        raise ValueError(f"wanted must have {len(differentiable)} entries, got {len(mask)}")
+    return [
+        (mask is None or bool(mask[i])) and (p.name not in values or any(map(has_gradient, tensors(values[p.name]))))
+        for i, p in enumerate(differentiable)
+    ]
+
+
+def _vjp_of_call(
+    below: Signature,
+    reference: Callable[..., Any],
+    arguments: dict[str, Any],
+    wanted: list[bool],
+    chosen: tuple[int, ...],
+    cotangents: list[Any],
+) -> tuple[Any, ...]:
+    differentiable = below.differentiable_inputs
+    primals = [
+        t
+        for p, w in zip(differentiable, wanted, strict=True)
+        if w
+        for t in tensors(arguments[p.name])
+        if has_gradient(t)
+    ]
+    flat_cotangents = [
+        c for cotangent in cotangents for c in (cotangent if isinstance(cotangent, list) else [cotangent])
+    ]
+
+    def call(*values: Tensor) -> list[Tensor]:
+        feed = iter(values)
+        filled = dict(arguments)
+        for p, w in zip(differentiable, wanted, strict=True):
+            if w:
+                filled[p.name] = _replace_tensors(arguments[p.name], feed)
+        args = [filled[p.name] for p in below.parameters if not p.keyword_only]
+        out = reference(*args, **{p.name: filled[p.name] for p in below.parameters if p.keyword_only})
+        outs = (out,) if below.single else out
+        return [t for i in chosen for t in (outs[i] if isinstance(outs[i], (list, tuple)) else [outs[i]])]
+
+    found = iter(vjp(call, primals, flat_cotangents))
+    return tuple(
+        _gradient_of(arguments[p.name], found) if w else _empty(p) for p, w in zip(differentiable, wanted, strict=True)
+    )
+
+
+def _replace_tensors(value: Any, feed: Iterator[Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return next(feed) if has_gradient(value) else value
+    return [next(feed) if has_gradient(t) else t for t in value]
+
+
+def _gradient_of(value: Any, found: Iterator[Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return next(found)
+    return [next(found) if has_gradient(t) else torch.zeros_like(t) for t in value]
+
+
+# --- the in-place form -----------------------------------------------------------------------------------------
+
+
+def in_place(name: str, signature: Signature, reference: Callable[..., Any]) -> tuple[Signature, Callable[..., Any]]:
+    """The form of an operator that writes its result into its first argument."""
+    first = signature.parameters[0]
+    if first.kind.schema != "Tensor" or not signature.single or signature.outputs[0].kind.schema != "Tensor":
+        raise TypeError(f"{name}: only an operator from a Tensor to one Tensor has an in-place form")
+    written = f"{name}_"
+
+    def reference_in_place(*args: Any, **kwargs: Any) -> Tensor:
+        values = signature.bind(args, kwargs)
+        target: Tensor = values[first.name]
+        if torch.is_grad_enabled() and any(t.requires_grad for v in values.values() for t in tensors(v)):
+            # What the reference saves for its backward must survive the write.
+            values[first.name] = target.clone()
+        plain = [values[p.name] for p in signature.parameters if not p.keyword_only]
+        result = reference(*plain, **{p.name: values[p.name] for p in signature.parameters if p.keyword_only})
+        if result.shape != target.shape:
+            raise ValueError(
+                f"{written}: the result has shape {spell(result.shape)} and cannot be written into "
+                f"{first.name} of shape {spell(target.shape)}"
+            )
+        if not torch.can_cast(result.dtype, target.dtype):
+            raise TypeError(
+                f"{written}: the result is {spell(result.dtype)} and cannot be written into "
+                f"{first.name} of type {spell(target.dtype)}"
+            )
+        return target.copy_(result)
+
+    parameters = (replace(first, mutated=True), *signature.parameters[1:])
+    return Signature(parameters, (), None, single=False, returns_input=first.name), reference_in_place

@@ -1,0 +1,138 @@
+"""Where a kernel may run, and what it costs: declared by its author, asked by the router."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from opwright.kit.require import spell
+from opwright.kit.values import tensors
+
+Layout = Literal["any", "contiguous", "channels_last"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an operator must do at least: bytes to and from memory, floating-point operations.
+
+    >>> Cost(bytes=12, flops=3).bytes
+    12
+    """
+
+    bytes: int
+    flops: int
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The calls a kernel takes. Outside it the reference runs.
+
+    `sizes` writes each tensor's shape as a pattern; a name stands for the same size wherever it appears,
+    `...` for any leading dimensions, `k%8` for a multiple of eight.
+
+    >>> domain = Domain(dtypes=(torch.float32,), sizes="x[..., k] weight[n, k]")
+    >>> domain.refuses({"x": torch.ones(5, 3), "weight": torch.ones(2, 3)}) is None
+    True
+    >>> domain.refuses({"x": torch.ones(5, 3), "weight": torch.ones(2, 4)})
+    'weight has shape (2, 4), which does not fit weight[n, k] with k = 3'
+    >>> domain.refuses({"x": torch.ones(5, 3).double(), "weight": torch.ones(2, 3)})
+    'x is float64, the kernel takes float32'
+    """
+
+    dtypes: tuple[torch.dtype, ...] = ()
+    """Allowed for every tensor; empty: any. Tensors of one call share one dtype unless `mixed`."""
+    mixed: bool = False
+    ranks: Mapping[str, int | range] = field(default_factory=dict)
+    layout: Layout = "any"
+    sizes: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_patterns", _parse(self.sizes))
+
+    def refuses(self, arguments: Mapping[str, Any]) -> str | None:
+        """Why the kernel does not take this call; None when it does."""
+        named = [(name, t) for name, value in arguments.items() for t in tensors(value)]
+        for name, t in named:
+            if self.dtypes and t.dtype not in self.dtypes:
+                return f"{name} is {spell(t.dtype)}, the kernel takes {_list(self.dtypes)}"
+            if not self.mixed and t.dtype != named[0][1].dtype:
+                return f"{name} is {spell(t.dtype)} and {named[0][0]} is {spell(named[0][1].dtype)}"
+            if t.device != named[0][1].device:
+                return f"{name} is on {t.device} and {named[0][0]} on {named[0][1].device}"
+            if not _has_layout(t, self.layout):
+                return f"{name} is not {self.layout}"
+            allowed = self.ranks.get(name)
+            if allowed is not None and t.dim() not in (allowed if isinstance(allowed, range) else (allowed,)):
+                return f"{name} has {t.dim()} dimensions, the kernel takes {allowed}"
+        return self._sizes_refuse(arguments)
+
+    def _sizes_refuse(self, arguments: Mapping[str, Any]) -> str | None:
+        patterns: dict[str, list[str]] = self._patterns  # type: ignore[attr-defined]
+        bound: dict[str, int] = {}
+        for name, dims in patterns.items():
+            t = arguments.get(name)
+            if not isinstance(t, Tensor):
+                continue
+            fixed = [d for d in dims if d != "..."]
+            exact = len(fixed) == len(dims)
+            known = dict(bound)
+            fits = t.dim() == len(fixed) if exact else t.dim() >= len(fixed)
+            fits = fits and all(_bind(d, s, bound) for d, s in zip(fixed, t.shape[t.dim() - len(fixed) :], strict=True))
+            if not fits:
+                using = ", ".join(f"{k} = {v}" for k, v in known.items() if k in re.split(r"\W+", " ".join(dims)))
+                return f"{name} has shape {spell(t.shape)}, which does not fit {name}[{', '.join(dims)}]" + (
+                    f" with {using}" if using else ""
+                )
+        return None
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A faster way to compute an operator on one kind of device, proved against the reference."""
+
+    device: str
+    function: Callable[..., Any]
+    domain: Domain
+    name: str
+
+
+def _parse(sizes: str) -> dict[str, list[str]]:
+    patterns: dict[str, list[str]] = {}
+    rest = re.sub(r"\s+", " ", sizes.replace(";", " ")).strip()
+    for match in re.finditer(r"(\w+)\[([^\]]*)\]", rest):
+        dims = [d.strip() for d in match[2].split(",") if d.strip()]
+        if "..." in dims[1:] or any(not re.fullmatch(r"\.\.\.|\d+|\w+(%\d+)?", d) for d in dims):
+            raise ValueError(f"sizes: cannot read {match[0]!r}; write for example x[..., k] or weight[n, k%8]")
+        patterns[match[1]] = dims
+    left = re.sub(r"(\w+)\[([^\]]*)\]", "", rest).replace(",", "").strip()
+    if left:
+        raise ValueError(f"sizes: cannot read {left!r}; write for example x[..., k] weight[n, k]")
+    return patterns
+
+
+def _bind(dim: str, size: int, bound: dict[str, int]) -> bool:
+    if dim.isdigit():
+        return size == int(dim)
+    name, _, divisor = dim.partition("%")
+    if divisor and size % int(divisor):
+        return False
+    return name == "_" or bound.setdefault(name, size) == size
+
+
+def _has_layout(t: Tensor, layout: Layout) -> bool:
+    if t.layout != torch.strided:
+        return False
+    if layout == "contiguous":
+        return t.is_contiguous()
+    if layout == "channels_last":
+        return t.dim() == 4 and t.is_contiguous(memory_format=torch.channels_last)
+    return True
+
+
+def _list(dtypes: Iterable[torch.dtype]) -> str:
+    return ", ".join(spell(d) for d in dtypes)

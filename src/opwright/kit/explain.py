@@ -1,0 +1,132 @@
+"""What a call will run, and why."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opwright.kit.op import Op
+from opwright.kit.require import spell
+from opwright.kit.values import tensors
+
+
+@dataclass(frozen=True)
+class Step:
+    """One rung of a call: what runs there and the reason."""
+
+    name: str
+    runs: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a call will run. Printed, it is a short table."""
+
+    call: str
+    schema: str
+    steps: tuple[Step, ...]
+    error: str | None = None
+    """What the call will raise, if it will."""
+
+    @property
+    def runs(self) -> str:
+        """What computes the result: `reference`, or a kernel's name."""
+        return self.steps[0].runs
+
+    def __str__(self) -> str:
+        width = max(len(s.name) for s in self.steps)
+        kind = max(len(s.runs) for s in self.steps)
+        lines = [self.call, *(f"  {s.name:{width}}  {s.runs:{kind}}  {s.why}" for s in self.steps)]
+        if self.error:
+            lines.append(f"  raises: {self.error}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def explain(op: Op[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
+    """Which kernel a call will run on each rung, and why. Nothing is computed.
+
+    Without arguments it speaks of the operator in general.
+
+    >>> import torch, opwright as ow
+    >>> print(ow.explain(ow.cube, torch.ones(3, requires_grad=True)))
+    cube(x=float32[3] cpu)
+      forward   reference  cube has no kernel
+      backward  autograd   records what the reference does
+      compile   inlined    torch.compile sees through an operator without kernels
+    """
+    if not isinstance(op, Op):
+        raise TypeError(f"explain: the first argument must be an operator, got {type(op).__name__}")
+    given = bool(args or kwargs)
+    values = op.signature.bind(args, kwargs) if given else {}
+    shown = ", ".join(f"{name}={_show(value)}" for name, value in values.items())
+    steps = [_forward(op, values, given), _backward(op, values, given), _compile(op)]
+    return Explanation(f"{op.name}({shown})", op.schema, tuple(steps), _error(op, args, kwargs) if given else None)
+
+
+def _forward(op: Op[..., Any], values: dict[str, Any], given: bool, name: str = "forward") -> Step:
+    if not op.kernels:
+        return Step(name, "reference", f"{op.name} has no kernel")
+    if not given:
+        return Step(name, "kernel", ", ".join(f"{k.name} on {k.device}" for k in op.kernels))
+    kernel, refused = op.choose(values)
+    if kernel is not None:
+        return Step(name, kernel.name, f"the call lies in its domain, on {kernel.device}")
+    return Step(name, "reference", "; ".join(f"{k.name}: {why}" for k, why in refused))
+
+
+def _backward(op: Op[..., Any], values: dict[str, Any], given: bool) -> Step:
+    if any(p.mutated for p in op.signature.parameters):
+        return Step("backward", "autograd", "records what the reference does, since it writes to its arguments")
+    if not op.differentiable:
+        return Step("backward", "none", "no tensor of it is differentiable")
+    if not op.opaque:
+        return Step("backward", "autograd", "records what the reference does")
+    followed = [t for p in op.signature.differentiable_inputs for t in tensors(values.get(p.name))]
+    if given and not any(t.requires_grad for t in followed):
+        return Step("backward", "none", "no input requires a gradient")
+    above = op.backward
+    how = "its declared gradient" if op.has_declared_gradient else "derived from the reference"
+    runs = "kernel" if above.kernels else "reference"
+    return Step("backward", runs, f"{above.name}, {how}, recorded in Python")
+
+
+def _compile(op: Op[..., Any]) -> Step:
+    if not op.opaque:
+        return Step("compile", "inlined", "torch.compile sees through an operator without kernels")
+    if op.compile == "inline":
+        return Step("compile", "inlined", "as declared")
+    return Step("compile", "called", f"graphs hold {op.qualname} as one call")
+
+
+def _error(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Run the reference on fake tensors: it rejects what it would reject, and nothing is computed."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def fake(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return mode.from_tensor(value)
+        return [fake(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+    try:
+        with mode, torch.no_grad(), contextlib.suppress(torch._subclasses.fake_tensor.DataDependentOutputException):
+            op.run_reference(*map(fake, args), **{k: fake(v) for k, v in kwargs.items()})
+    except Exception as e:
+        return f"{type(e).__name__}: {e}"
+    return None
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{spell(value.dtype)}{list(value.shape)} {value.device}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_show, value))}]"
+    return repr(value)

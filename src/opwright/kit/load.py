@@ -1,0 +1,112 @@
+"""Operators in folders: finding the library's own, and loading a user's from anywhere on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import stat
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+from opwright.kit.op import LOADED, Op
+
+FILE = "op.py"
+"""The file in an operator's folder that defines it."""
+
+
+def folders(root: Path) -> list[Path]:
+    """The operators' folders below `root`: those that hold an op.py."""
+    return sorted(p.parent for p in root.glob(f"*/{FILE}"))
+
+
+def operators_of(module: types.ModuleType) -> dict[str, Op[..., Any]]:
+    """The operators that a module defines, by the name they have there."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, Op) and value.__module__ == module.__name__ and not name.startswith("_")
+    }
+
+
+def discover(root: Path, package: str) -> dict[str, Op[..., Any]]:
+    """Import every operator folder of a package and give the operators by name."""
+    found: dict[str, Op[..., Any]] = {}
+    for folder in folders(root):
+        module = importlib.import_module(f"{package}.{folder.name}.{FILE.removesuffix('.py')}")
+        found.update(operators_of(module))
+    return found
+
+
+def load(path: str | os.PathLike[str], /) -> types.SimpleNamespace:
+    """Load the operators of a file, of an operator's folder, or of a folder of such folders.
+
+    Loading the same place again replaces its operators.
+
+    >>> import torch, opwright as ow, pathlib, tempfile
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "double.py").write_text('''
+    ... import torch, opwright as ow
+    ... @ow.op
+    ... def double(x: torch.Tensor) -> torch.Tensor:
+    ...     return x + x
+    ... ''')
+    >>> ow.load(folder / "double.py").double(torch.ones(2))
+    tensor([2., 2.])
+    """
+    place = Path(path).expanduser().resolve()
+    if place.is_file():
+        files = [place]
+    elif (place / FILE).is_file():
+        files = [place / FILE]
+    elif place.is_dir():
+        files = [folder / FILE for folder in folders(place)]
+        if not files:
+            raise FileNotFoundError(f"{place} holds no operator: neither an {FILE} nor folders with one")
+    else:
+        raise FileNotFoundError(f"there is no file or folder {place}")
+    found: dict[str, Op[..., Any]] = {}
+    for file in files:
+        module = _import_file(file)
+        operators = operators_of(module)
+        if not operators:
+            raise ValueError(f"{file} defines no operator; put @ow.op on an annotated function in it")
+        found.update(operators)
+    return types.SimpleNamespace(**found)
+
+
+def _import_file(file: Path) -> types.ModuleType:
+    for place in (file, file.parent):
+        refuse_foreign(place)
+    # The name must be the same each time this file is loaded, and differ between files of one name.
+    digest = hashlib.sha256(str(file).encode()).hexdigest()[:12]
+    stem = file.parent.name if file.name == FILE else file.stem
+    name = f"{LOADED}.{stem}_{digest}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    previous = sys.modules.get(name)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        if previous is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = previous
+        raise
+    return module
+
+
+def refuse_foreign(place: Path) -> None:
+    """Raise PermissionError when somebody else could have put code into this file or folder."""
+    if os.name != "posix":
+        return
+    found = place.stat()
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        raise PermissionError(f"{place} can be written by everybody, so its code is not loaded; chmod o-w it first")
+    if found.st_uid not in (os.getuid(), 0):
+        raise PermissionError(f"{place} belongs to another user, so its code is not loaded; copy it first")

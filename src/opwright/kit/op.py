@@ -1,0 +1,358 @@
+"""The operator: a reference and everything that belongs to it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
+
+from opwright.kit import call, derive, probe, register
+from opwright.kit.domain import Cost, Domain, Kernel
+from opwright.kit.require import operator_of_code
+from opwright.kit.samples import Maker, Reject, Sample, read_reject, read_sample, samples_of_rung
+from opwright.kit.schema import Signature, read
+from opwright.kit.values import tensors
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Op(Generic[P, R]):
+    """An operator. Call it as you would call its reference.
+
+    >>> import torch, opwright as ow
+    >>> ow.axpby(torch.tensor([1.0, 2.0]), torch.tensor([4.0, 5.0]), a=2)
+    tensor([6., 9.])
+    >>> ow.axpby.schema
+    'axpby(Tensor x, Tensor y, *, Scalar a=1, Scalar b=1) -> Tensor'
+    """
+
+    def __init__(
+        self,
+        name: str,
+        signature: Signature,
+        reference: Callable[P, R],
+        *,
+        namespace: str,
+        origin: str,
+        random: bool = False,
+        opaque: bool | None = None,
+        compile: Literal["call", "inline"] = "call",
+        parent: Op[..., Any] | None = None,
+        rung: derive.Rung | None = None,
+    ) -> None:
+        self.name = name
+        self.namespace = namespace
+        self.qualname = f"{namespace}::{name}"
+        self.signature = signature
+        self.reference = reference
+        self.origin = origin
+        """Where it was defined: only the same place may define it again."""
+        self.random = random
+        self.parent = parent
+        """The operator whose gradient this is."""
+        self.rung = rung
+        self.kernels: list[Kernel] = []
+        self._asked_opaque = opaque
+        self.compile = compile
+        self._gradient: Callable[..., Any] | None = None
+        self._samples: list[Callable[[Maker], Iterable[Any]]] = []
+        self._rejects: list[Callable[[Maker], Iterable[Any]]] = []
+        self._cost: Callable[..., Cost] | None = None
+        self.__name__ = name
+        self.__qualname__ = name
+        self.__doc__ = reference.__doc__
+        self.__module__ = getattr(reference, "__module__", __name__)
+        self.__wrapped__ = reference
+        self._direct = call.direct(name, signature, reference, random)
+        self.overload = register.register(self)
+        self._dispatched = call.dispatched(name, signature, self.overload)
+        self._call: Callable[P, R]
+        self._choose_call()
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._call(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<op {self.namespace}::{self.schema}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _found, (self.qualname,)
+
+    def __copy__(self) -> Op[P, R]:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Op[P, R]:
+        return self
+
+    @property
+    def schema(self) -> str:
+        """The schema under which the dispatcher knows it."""
+        return self.signature.schema(self.name)
+
+    @property
+    def opaque(self) -> bool:
+        """Whether a call is one call to the dispatcher, and one node in graphs. An operator without kernels is
+        transparent: calling it runs its reference, which PyTorch sees through."""
+        return bool(self.kernels) if self._asked_opaque is None else self._asked_opaque
+
+    def _choose_call(self) -> None:
+        self._call = self._direct
+        if self.opaque:
+            self._call = self._dispatched
+            if self.compile == "inline":
+                self._call = call.inlined(self._direct, self._dispatched)
+
+    # --- the ladder --------------------------------------------------------------------------------------------
+
+    @property
+    def derivation(self) -> derive.Rung:
+        """What the next rung saves and computes."""
+        if "_derivation" not in self.__dict__:
+            self._derivation = derive.rung_above(self.name, self.signature, self.reference, self._gradient, self.random)
+        return self._derivation
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether it has a rung above it."""
+        try:
+            return self.derivation is not None
+        except TypeError:
+            return False
+
+    @property
+    def has_declared_gradient(self) -> bool:
+        """Whether its author wrote its gradient, rather than leaving it to be derived."""
+        return self._gradient is not None
+
+    @property
+    def backward(self) -> Op[..., Any]:
+        """Its gradient, an operator like any other: `op.backward(grad, *inputs)`, with a `.backward` of its own.
+
+        >>> import torch, opwright as ow
+        >>> ow.cube.backward(torch.ones(2), torch.tensor([1.0, 2.0])).grad_x
+        tensor([ 3., 12.])
+        """
+        rung = self.derivation
+        if "_backward" not in self.__dict__:
+            self._backward: Op[..., Any] = Op(
+                f"{self.name}_backward",
+                rung.signature,
+                rung.reference,
+                namespace=self.namespace,
+                origin=self.origin,
+                random=False,
+                opaque=self._asked_opaque,
+                parent=self,
+                rung=rung,
+            )
+            self._backward.__doc__ = f"The gradient of {self.name}."
+        return self._backward
+
+    def gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare the gradient by a formula. The names of its parameters say what it saves: `grad` (or
+        `grad_NAME` for each of several outputs) is what comes in, `result` (or an output's name) the result,
+        every other name a parameter of the operator; annotated `ow.Like`, only its shape, dtype and device.
+        It returns one gradient for each differentiable input. The reference stays the truth: the formula is
+        used where a kernel ran, and proved against the reference's own derivative.
+
+        >>> import torch, opwright as ow
+        >>> @ow.op
+        ... def half_square(x: torch.Tensor) -> torch.Tensor:
+        ...     return x * x / 2
+        >>> @half_square.gradient
+        ... def _(grad, x):
+        ...     return grad * x
+        >>> half_square.backward.schema
+        'half_square_backward(Tensor grad, Tensor x, *, bool[]? wanted=None) -> Tensor grad_x'
+        """
+        derive.rung_above(self.name, self.signature, self.reference, function, self.random)
+        self._gradient = function
+        self.__dict__.pop("_derivation", None)
+        self.__dict__.pop("_backward", None)
+        return function
+
+    # --- what belongs to it ------------------------------------------------------------------------------------
+
+    def samples(self, function: Callable[[Maker], Iterable[Any]]) -> Callable[[Maker], Iterable[Any]]:
+        """Declare inputs it must be right on: a generator that takes `make` and yields its arguments, a dict of
+        keyword arguments last. `make(*shape)` gives a tensor of the dtype, device and layout under test."""
+        self._samples.append(function)
+        return function
+
+    def rejects(self, function: Callable[[Maker], Iterable[Any]]) -> Callable[[Maker], Iterable[Any]]:
+        """Declare inputs it must reject: yields the exception's type, a part of its message, and the arguments."""
+        self._rejects.append(function)
+        return function
+
+    def cost(self, function: Callable[..., Cost]) -> Callable[..., Cost]:
+        """Declare what a call must do at least, as a function of its arguments that returns `ow.Cost`."""
+        self._cost = function
+        return function
+
+    def kernel(self, device: str, domain: Domain = Domain(), /) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Declare a kernel for a kind of device; within its domain it runs in the reference's place."""
+
+        def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.kernels.append(Kernel(device, function, domain, getattr(function, "__name__", "kernel")))
+            self._choose_call()
+            return function
+
+        return declare
+
+    def draw_samples(self, make: Maker) -> list[Sample]:
+        """The samples for the dtype, device and layout of `make`; those of a rung come from the operator below."""
+        if self.parent is not None and not self._samples:
+            return samples_of_rung(self.parent, self, make)
+        return [read_sample(self.name, s) for declared in self._samples for s in declared(make)]
+
+    def draw_rejects(self, make: Maker) -> list[Reject]:
+        """The inputs it must reject."""
+        return [read_reject(self.name, r) for declared in self._rejects for r in declared(make)]
+
+    def cost_of(self, *args: Any, **kwargs: Any) -> Cost | None:
+        """What a call with these arguments must do at least; None where its author has not said."""
+        return None if self._cost is None else self._cost(**self.signature.bind(args, kwargs))
+
+    # --- what the dispatcher calls -----------------------------------------------------------------------------
+
+    def run_reference(self, *args: Any, **kwargs: Any) -> Any:
+        """The reference behind the dispatcher's name; its results are memory of their own."""
+        out = self._direct(*args, **kwargs)
+        if self.signature.returns_input is not None:
+            return None
+        given = self.signature.bind(args, kwargs)
+        probe.refuse_alias(self.name, [(n, t) for n, v in given.items() for t in tensors(v)], out)
+        return out[0] if len(self.signature.outputs) == 1 and not self.signature.single else out
+
+    def choose(self, arguments: dict[str, Any]) -> tuple[Kernel | None, list[tuple[Kernel, str]]]:
+        """The kernel for a call, None for the reference, and why the others do not take it."""
+        device = next((t.device.type for v in arguments.values() for t in tensors(v)), "cpu")
+        refused: list[tuple[Kernel, str]] = []
+        for kernel in self.kernels:
+            why = kernel.domain.refuses(arguments) if kernel.device == device else f"it is for {kernel.device}"
+            if why is None:
+                return kernel, refused
+            refused.append((kernel, why))
+        return None, refused
+
+    def run_kernel(self, *args: Any, **kwargs: Any) -> Any:
+        """The kernel whose domain holds the call, else the reference."""
+        if self.kernels:
+            kernel, _ = self.choose(self.signature.bind(args, kwargs))
+            if kernel is not None:
+                return kernel.function(*args, **kwargs)
+        return self.run_reference(*args, **kwargs)
+
+
+def _found(qualname: str) -> Op[..., Any]:
+    op = register.find(qualname)
+    if op is None:
+        raise LookupError(f"{qualname} is not defined here; import or ow.load the file that defines it first")
+    return op
+
+
+@overload
+def op(function: Callable[P, R], /) -> Op[P, R]: ...
+
+
+@overload
+def op(
+    *,
+    name: str | None = None,
+    namespace: str | None = None,
+    mutates: Sequence[str] = (),
+    nondifferentiable: Sequence[str | int] = (),
+    random: bool = False,
+    opaque: bool | None = None,
+    compile: Literal["call", "inline"] = "call",
+) -> Callable[[Callable[P, R]], Op[P, R]]: ...
+
+
+def op(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    namespace: str | None = None,
+    mutates: Sequence[str] = (),
+    nondifferentiable: Sequence[str | int] = (),
+    random: bool = False,
+    opaque: bool | None = None,
+    compile: Literal["call", "inline"] = "call",
+) -> Any:
+    """Make an operator of an annotated function over tensors, its reference.
+
+    Args:
+        name: the operator's name; the function's own by default.
+        namespace: where `torch.ops` finds it; by default the package it is defined in, `user` for scripts.
+        mutates: parameters that it writes to. A name that ends in `_` writes to its first and returns it.
+        nondifferentiable: parameters and outputs (by name, an output also by index) that carry no gradient.
+        random: it draws random numbers.
+        opaque: keep it one call in graphs though it has no kernel. By default an operator is opaque when it
+            has kernels, else PyTorch sees through it.
+        compile: with kernels, whether torch.compile calls it or inlines its reference.
+
+    >>> import torch, opwright as ow
+    >>> @ow.op
+    ... def axpby(x: torch.Tensor, y: torch.Tensor, *, a: float = 1.0, b: float = 1.0) -> torch.Tensor:
+    ...     "a·x + b·y in one pass."
+    ...     ow.require(ow.broadcastable(x, y), "x and y must broadcast, got {x.shape} and {y.shape}")
+    ...     return a * x + b * y
+    >>> axpby(torch.ones(2), torch.ones(2), a=2)
+    tensor([3., 3.])
+    >>> axpby(torch.ones(3), torch.ones(4))
+    Traceback (most recent call last):
+    ValueError: axpby: x and y must broadcast, got (3,) and (4,)
+    """
+    scope = sys._getframe(1).f_locals
+
+    def make(function: Callable[..., Any]) -> Op[..., Any]:
+        chosen = name or function.__name__
+        if not chosen.isidentifier():
+            raise TypeError(f"{chosen}: an operator needs a name that is an identifier; give one with @ow.op(name=…)")
+        if not inspect.isfunction(function) or inspect.isgeneratorfunction(function):
+            raise TypeError(f"{chosen}: a reference is a plain function")
+        if inspect.iscoroutinefunction(function):
+            raise TypeError(f"{chosen}: a reference is a plain function, not an async one")
+        written = list(mutates)
+        if chosen.endswith("_") and not written:
+            written = list(inspect.signature(function).parameters)[:1]
+        signature = read(function, chosen, mutates=written, nondifferentiable=nondifferentiable, scope=scope)
+        operator_of_code[function.__code__] = chosen
+        return Op(
+            chosen,
+            signature,
+            function,
+            namespace=namespace or _namespace_of(function),
+            origin=function.__module__,
+            random=random,
+            opaque=opaque,
+            compile=compile,
+        )
+
+    return make if function is None else make(function)
+
+
+def in_place(op: Op[..., Any], /) -> Op[..., Any]:
+    """The in-place form of an operator: `axpby_` writes into the first argument of `axpby` and returns it.
+
+    >>> import torch, opwright as ow
+    >>> x = torch.tensor([1.0, 2.0])
+    >>> ow.axpby_(x, torch.ones(2), a=3) is x, x
+    (True, tensor([4., 7.]))
+    """
+    signature, reference = derive.in_place(op.name, op.signature, op.reference)
+    reference.__doc__ = f"{op.name}, written into {signature.returns_input}."
+    reference.__module__ = op.__module__
+    return Op(f"{op.name}_", signature, reference, namespace=op.namespace, origin=op.origin, random=op.random)
+
+
+def _namespace_of(function: Callable[..., Any]) -> str:
+    package = function.__module__.partition(".")[0]
+    return "user" if package.startswith("__") or package == LOADED else package
+
+
+LOADED = "_opwright_loaded"
+"""The package that holds the files which ow.load has read."""

@@ -1,0 +1,140 @@
+"""Autograd in Python: records an operator as one node whose backward is the next rung of its ladder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from opwright.kit.values import like, tensors
+
+if TYPE_CHECKING:
+    from opwright.kit.op import Op
+
+
+def autograd_kernel(op: Op[..., Any], keyset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the dispatcher calls for an operator at its Autograd keys."""
+    if not op.opaque or op.random or any(p.mutated for p in op.signature.parameters):
+        return op.run_reference(*args, **kwargs)  # autograd records what the reference does
+    values = op.signature.bind(args, kwargs)
+    followed = [t for p in op.signature.differentiable_inputs for t in tensors(values[p.name])]
+    if torch.autograd.forward_ad._current_level >= 0 and any(_has_tangent(t) for t in followed):
+        return op.run_reference(*args, **kwargs)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in followed):
+        return _unflatten(op, _Node.apply(op, keyset, values, *followed))  # type: ignore[no-untyped-call]
+    with torch._C._AutoDispatchBelowAutograd():
+        return op.overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+
+
+def _has_tangent(t: Tensor) -> bool:
+    return torch.autograd.forward_ad.unpack_dual(t).tangent is not None
+
+
+class _Node(torch.autograd.Function):
+    """One call of an operator in the autograd graph."""
+
+    @staticmethod
+    def forward(ctx: Any, op: Op[..., Any], keyset: Any, values: dict[str, Any], *followed: Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        positional = [values[p.name] for p in op.signature.parameters if not p.keyword_only]
+        named = {p.name: values[p.name] for p in op.signature.parameters if p.keyword_only}
+        with torch._C._AutoDispatchBelowAutograd():
+            out = op.overload.redispatch(keyset & torch._C._after_autograd_keyset, *positional, **named)
+        outputs = (out,) if len(op.signature.outputs) == 1 else tuple(out)
+        ctx.op = op
+        ctx.shapes = [None if o is None else [like(t) for t in tensors(o)] for o in outputs]
+        _save(ctx, op, values, outputs)
+        fixed = [
+            t
+            for o, value in zip(op.signature.outputs, outputs, strict=True)
+            if not o.differentiable
+            for t in tensors(value)
+        ]
+        ctx.mark_non_differentiable(*fixed)
+        ctx.lengths = [len(o) if isinstance(o, (list, tuple)) else None for o in outputs]
+        flat: list[Tensor | None] = []
+        for o in outputs:
+            flat += list(o) if isinstance(o, (list, tuple)) else [o]
+        return (*flat, tuple(ctx.lengths))
+
+    @staticmethod
+    def backward(ctx: Any, *flat: Tensor | None) -> Any:
+        op: Op[..., Any] = ctx.op
+        rest = iter(flat)
+        incoming = [[next(rest) for _ in range(n)] if n is not None else next(rest) for n in ctx.lengths]
+        chosen = [incoming[i] for i in op.signature.differentiable_outputs]
+        if all(g is None for grad in chosen for g in (grad if isinstance(grad, list) else [grad])):
+            return (None,) * len(ctx.needs_input_grad)
+        saved, values = _restore(ctx)
+        above = op.backward
+        assert above.rung is not None
+        arguments: dict[str, Any] = {}
+        for name, i, grad in zip(above.rung.grads, op.signature.differentiable_outputs, chosen, strict=True):
+            arguments[name] = _materialize(above, name, grad, ctx.shapes[i])
+        arguments.update(saved)
+        needed = iter(ctx.needs_input_grad[3:])
+        wants = [[next(needed) for _ in tensors(values[p.name])] for p in op.signature.differentiable_inputs]
+        arguments[above.rung.wanted] = [any(w) for w in wants]
+        grads = above(**arguments)
+        result: list[Tensor | None] = []
+        for want, grad in zip(wants, grads, strict=True):
+            each = list(grad) if isinstance(grad, (list, tuple)) else [grad]
+            result += [g if w else None for w, g in zip(want, each or [None] * len(want), strict=True)] if want else []
+        return (None, None, None, *result)
+
+
+def _materialize(above: Op[..., Any], name: str, grad: Any, shapes: list[Tensor] | None) -> Any:
+    kind = above.signature.names[name].kind
+    if isinstance(grad, list):
+        assert shapes is not None
+        return [torch.zeros_like(m) if g is None else g for g, m in zip(grad, shapes, strict=True)]
+    if grad is None and not kind.is_optional and shapes:
+        return torch.zeros(shapes[0].shape, dtype=shapes[0].dtype, device=shapes[0].device)
+    return grad
+
+
+def _save(ctx: Any, op: Op[..., Any], values: dict[str, Any], outputs: tuple[Any, ...]) -> None:
+    """Keep what the next rung needs: tensors where autograd watches over them, everything else as it is."""
+    rung = op.derivation
+    kept: list[Tensor] = []
+    plan: dict[str, Any] = {}
+
+    def keep(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            kept.append(value)
+            return _Slot(len(kept) - 1)
+        return [keep(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+    for name in rung.inputs:
+        value = values[name]
+        plan[name] = like(value) if rung.signature.names[name].like and value is not None else keep(value)
+    for name, index in rung.outputs.items():
+        plan[name] = keep(outputs[index])
+    ctx.save_for_backward(*kept)
+    ctx.plan = plan
+    # The shapes of the arguments' lists are needed to hand the gradients back; the tensors themselves are not.
+    ctx.values = {p.name: [like(t) for t in tensors(values[p.name])] for p in op.signature.differentiable_inputs}
+
+
+def _restore(ctx: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    kept = ctx.saved_tensors
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, _Slot):
+            return kept[value.index]
+        return [fill(v) for v in value] if isinstance(value, list) else value
+
+    return {name: fill(value) for name, value in ctx.plan.items()}, ctx.values
+
+
+class _Slot:
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+def _unflatten(op: Op[..., Any], flat: tuple[Any, ...]) -> Any:
+    *values, lengths = flat
+    rest = iter(values)
+    outputs = [[next(rest) for _ in range(n)] if n is not None else next(rest) for n in lengths]
+    return outputs[0] if len(op.signature.outputs) == 1 else tuple(outputs)

@@ -1,0 +1,111 @@
+"""The dispatcher's side of an operator: the only caller of torch.library.
+
+An operator's kernels are registered once and look up the operator when they run. Defining it again swaps what
+they find, so that nothing is ever deregistered while another thread may be inside it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from opwright.kit import record
+
+if TYPE_CHECKING:
+    from opwright.kit.op import Op
+
+# The reference answers whatever the dispatcher would otherwise take apart wrongly: torch.func's transforms (before
+# an interpreter saves its state, so that the reference may start transforms itself), the legacy vmap, and autocast.
+REFERENCE_KEYS = (
+    "FuncTorchDynamicLayerFrontMode",
+    "Batched",
+    "AutocastCPU",
+    "AutocastCUDA",
+    "AutocastXPU",
+    "AutocastHPU",
+    "AutocastMPS",
+    "AutocastMTIA",
+    "AutocastPrivateUse1",
+)
+
+
+class Entry:
+    """A name in the dispatcher and the operator that stands behind it now."""
+
+    def __init__(self, op: Op[..., Any], schema: str, overload: Any) -> None:
+        self.op, self.schema, self.overload = op, schema, overload
+
+
+_lock = threading.RLock()
+_libraries: dict[str, torch.library.Library] = {}
+_entries: dict[str, Entry] = {}
+_versions: dict[str, int] = {}
+
+
+def register(op: Op[..., Any]) -> Any:
+    """Put the operator behind its name and give the overload to call."""
+    with _lock:
+        entry = _entries.get(op.qualname)
+        if entry is not None and entry.op.origin != op.origin:
+            raise ValueError(
+                f"{op.name}: {op.qualname} is defined already, in {entry.op.origin}; "
+                f'choose another name, or a namespace of your own with @ow.op(namespace="…")'
+            )
+        schema = op.signature.schema(op.name)
+        if entry is not None and entry.schema == schema and entry.op.random == op.random:
+            entry.op = op
+            return entry.overload
+        entry = _define(op, schema)
+        _entries[op.qualname] = entry
+        return entry.overload
+
+
+def find(qualname: str) -> Op[..., Any] | None:
+    """The operator that stands behind a name, if opwright defined it."""
+    entry = _entries.get(qualname)
+    return None if entry is None else entry.op
+
+
+def operators() -> list[Op[..., Any]]:
+    """Every operator defined so far, rungs included, in the order of definition."""
+    return [entry.op for entry in _entries.values()]
+
+
+def _define(op: Op[..., Any], schema: str) -> Entry:
+    namespace = getattr(torch.ops, op.namespace)
+    name = op.name
+    if op.qualname not in _entries and hasattr(namespace, name):
+        raise ValueError(f"{op.name}: {op.qualname} belongs to another library; choose another name or namespace")
+    if op.qualname in _entries:
+        # The schema changed. What was compiled with the old one keeps it; the name now leads to the new one.
+        _versions[op.qualname] = _versions.get(op.qualname, 1) + 1
+        name = f"{op.name}__{_versions[op.qualname]}"
+    library = _libraries.setdefault(op.namespace, torch.library.Library(op.namespace, "FRAGMENT"))
+    tags = [torch.Tag.nondeterministic_seeded] if op.random else []
+    library.define(schema.replace(op.name, name, 1), tags=tags)
+    packet = getattr(namespace, name)
+    entry = Entry(op, schema, packet.default)
+    setattr(namespace, op.name, packet)
+
+    def reference(*args: Any, **kwargs: Any) -> Any:
+        return entry.op.run_reference(*args, **kwargs)
+
+    def below_autograd(*args: Any, **kwargs: Any) -> Any:
+        return entry.op.run_kernel(*args, **kwargs)
+
+    def autograd(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        return record.autograd_kernel(entry.op, keyset, args, kwargs)
+
+    def implement(function: Callable[..., Any], key: str, with_keyset: bool = False) -> None:
+        if hasattr(torch._C.DispatchKey, key) or key.startswith("Composite"):
+            library.impl(name, function, key, with_keyset=with_keyset)
+
+    implement(below_autograd, "CompositeExplicitAutograd")
+    implement(autograd, "Autograd", with_keyset=True)
+    for key in REFERENCE_KEYS:
+        implement(reference, key)
+    torch.library.register_fake(f"{op.namespace}::{name}", reference, lib=library)
+    return entry

@@ -1,0 +1,81 @@
+"""What a reference uses to reject wrong input: `require` and the questions worth asking."""
+
+from __future__ import annotations
+
+import string
+import sys
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Code objects of references and the operators they belong to, so that a message can name the operator however
+# deep inside the reference it arises.
+operator_of_code: dict[CodeType, str] = {}
+
+
+class _Shapes(string.Formatter):
+    """Writes a shape as `(3, 4)`, not as `torch.Size([3, 4])`, and a type as `float32`."""
+
+    def format_field(self, value: Any, spec: str) -> str:
+        return format(spell(value), spec)
+
+
+def spell(value: Any) -> str:
+    """A value as messages show it: `(3, 4)` for a shape, `float32` for a dtype.
+
+    >>> spell(torch.Size([3, 4])), spell(torch.float32)
+    ('(3, 4)', 'float32')
+    """
+    if isinstance(value, torch.Size):
+        return str(tuple(value))
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    return str(value)
+
+
+def require(condition: object, message: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` with the operator's name and `message` unless `condition` holds.
+
+    `message` is a plain string whose `{…}` are filled from the caller's local variables, and only when the
+    condition fails: a check that passes costs a function call.
+
+    >>> def axpby(x, y):
+    ...     require(broadcastable(x, y), "x and y must broadcast, got {x.shape} and {y.shape}")
+    >>> axpby(torch.ones(3), torch.ones(4))
+    Traceback (most recent call last):
+    ValueError: axpby: x and y must broadcast, got (3,) and (4,)
+    """
+    if condition:
+        return
+    if torch.compiler.is_compiling():  # frames cannot be traced; the graph's error carries the bare message
+        raise error(message)
+    frame = sys._getframe(1)
+    raise error(f"{_operator_at(frame)}: {_Shapes().vformat(message, (), frame.f_locals)}")
+
+
+def _operator_at(frame: FrameType) -> str:
+    walk: FrameType | None = frame
+    while walk is not None:
+        if walk.f_code in operator_of_code:
+            return operator_of_code[walk.f_code]
+        walk = walk.f_back
+    return frame.f_code.co_name
+
+
+def broadcastable(*tensors: Tensor) -> bool:
+    """Whether the tensors' shapes broadcast together, as PyTorch's own arithmetic would have it.
+
+    >>> broadcastable(torch.ones(64, 1), torch.ones(128)), broadcastable(torch.ones(3), torch.ones(4))
+    (True, False)
+    """
+    for back in range(1, 1 + max([0, *[t.dim() for t in tensors]])):
+        known: Any = 1
+        for t in tensors:
+            size = t.shape[-back] if back <= t.dim() else 1
+            if size != 1:
+                if known != 1 and size != known:
+                    return False
+                known = size
+    return True

@@ -1,0 +1,52 @@
+"""Questions about arguments and results: which tensors they hold, and which of those have gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """The tensors in a value: itself, or those of a list or tuple.
+
+    >>> [t.dim() for t in tensors([torch.ones(2), (torch.ones(()), None)])]
+    [1, 0]
+    """
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [t for v in value for t in tensors(v)]
+    return []
+
+
+def has_gradient(t: Tensor) -> bool:
+    """Whether a tensor of this dtype can have a gradient.
+
+    >>> has_gradient(torch.ones(1)), has_gradient(torch.ones(1, dtype=torch.int64))
+    (True, False)
+    """
+    return t.is_floating_point() or t.is_complex()
+
+
+def like(t: Tensor) -> Tensor:
+    """A tensor with the shape, dtype and device of `t` that holds one element's memory.
+
+    >>> like(torch.ones(2, 3)).untyped_storage().nbytes()
+    4
+    """
+    return torch.empty((), dtype=t.dtype, device=t.device).expand(t.shape)
+
+
+def reduce_to(grad: Tensor, x: Tensor) -> Tensor:
+    """A gradient summed over the dimensions that x was broadcast along, in x's dtype: what x is owed.
+
+    >>> reduce_to(torch.ones(2, 3), torch.empty(3))
+    tensor([2., 2., 2.])
+    """
+    if grad.shape != x.shape:
+        grad = grad.sum_to_size(x.shape)
+    if grad.is_complex() and not x.is_complex():
+        grad = grad.real
+    return grad.to(x.dtype)

@@ -1,0 +1,90 @@
+"""The vector-Jacobian product of a function, wherever the dispatcher may be when it is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from opwright.kit import probe
+
+
+def vjp(
+    function: Callable[..., Sequence[Tensor | None]], primals: list[Tensor], cotangents: Sequence[Tensor | None]
+) -> list[Tensor]:
+    """The gradients of `function` at `primals`, given a cotangent for each of its results (None: no gradient)."""
+    if not primals:
+        return []
+    if all(c is None for c in cotangents):
+        return [torch.zeros_like(p) for p in primals]
+    if _recording(primals, cotangents):
+        return _traced_vjp(function, primals, cotangents)
+    return _plain_vjp(function, primals, cotangents)
+
+
+def _recording(primals: list[Tensor], cotangents: Sequence[Tensor | None]) -> bool:
+    """Whether somebody may differentiate or transform the result, so that torch.func must compute it."""
+    if torch.compiler.is_dynamo_compiling():
+        return True
+    if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradOther):
+        return False  # a kernel below autograd, or a fake one: nobody records here
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # type: ignore[attr-defined]
+        return True
+    if torch.autograd.forward_ad._current_level >= 0:
+        return True
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (*primals, *cotangents))
+
+
+def _traced_vjp(
+    function: Callable[..., Sequence[Tensor | None]], primals: list[Tensor], cotangents: Sequence[Tensor | None]
+) -> list[Tensor]:
+    def wanted_outputs(*values: Tensor) -> tuple[Tensor, ...]:
+        outs = function(*values)
+        return tuple(o for o, c in zip(outs, cotangents, strict=True) if c is not None and o is not None)
+
+    pull = torch.func.vjp(wanted_outputs, *primals)[1]
+    return list(pull(tuple(c for c in cotangents if c is not None)))
+
+
+def _plain_vjp(
+    function: Callable[..., Sequence[Tensor | None]], primals: list[Tensor], cotangents: Sequence[Tensor | None]
+) -> list[Tensor]:
+    before = None if probe.wrapped() else probe.random_state(primals)
+    with torch.inference_mode(False), torch.enable_grad(), _above_autograd():
+        leaves = [(p.clone() if p.is_inference() else p.detach()).requires_grad_() for p in primals]
+        outs = function(*leaves)
+        pairs = [
+            (o, c.clone() if c.is_inference() else c)
+            for o, c in zip(outs, cotangents, strict=True)
+            if o is not None and c is not None and o.requires_grad
+        ]
+        if not pairs:
+            return [torch.zeros_like(p) for p in primals]
+        results, incoming = zip(*pairs, strict=True)
+        grads = torch.autograd.grad(results, leaves, incoming, allow_unused=True)
+    if before is not None and not probe.same(before, probe.random_state(primals)):
+        raise probe.BadReference(
+            "a gradient was to be derived from a reference that draws random numbers, and would have drawn others; "
+            "declare the operator with @ow.op(random=True)"
+        )
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(primals, grads, strict=True)]
+
+
+@contextlib.contextmanager
+def _above_autograd() -> Iterator[None]:
+    """Lets autograd record inside a kernel that the dispatcher called below autograd."""
+    include = torch._C._dispatch_tls_local_include_set()
+    exclude = torch._C._dispatch_tls_local_exclude_set()
+    for key in _AUTOGRAD_KEYS:
+        exclude = exclude.remove(key)
+    with torch._C._ForceDispatchKeyGuard(include, exclude):
+        yield
+
+
+_AUTOGRAD_KEYS = [
+    getattr(torch._C.DispatchKey, key)
+    for key in ("AutogradOther", "AutogradFunctionality", "AutogradNestedTensor", "ADInplaceOrView")
+    if hasattr(torch._C.DispatchKey, key)
+]

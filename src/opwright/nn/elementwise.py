@@ -1,0 +1,68 @@
+"""Modules without parameters."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from opwright.kit.kinds import Number
+from opwright.ops.cube.op import cube, cube_
+from opwright.ops.scale.op import scale, scale_
+from opwright.ops.sigmoid.op import sigmoid, sigmoid_
+
+
+class Sigmoid(nn.Module):
+    """1 / (1 + e⁻ˣ), in place of torch.nn.Sigmoid.
+
+    >>> import torch, opwright as ow
+    >>> ow.nn.Sigmoid()(torch.zeros(2))
+    tensor([0.5000, 0.5000])
+    """
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
+
+    def forward(self, x: Tensor) -> Tensor:
+        return sigmoid_(x) if self.inplace else sigmoid(x)
+
+    def extra_repr(self) -> str:
+        return "inplace=True" if self.inplace else ""
+
+
+class Cube(nn.Module):
+    """x³.
+
+    >>> import torch, opwright as ow
+    >>> ow.nn.Cube()(torch.tensor([2.0]))
+    tensor([8.])
+    """
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cube_(x) if self.inplace else cube(x)
+
+    def extra_repr(self) -> str:
+        return "inplace=True" if self.inplace else ""
+
+
+class Scale(nn.Module):
+    """x times a fixed number.
+
+    >>> import torch, opwright as ow
+    >>> ow.nn.Scale(0.5)
+    Scale(factor=0.5)
+    """
+
+    def __init__(self, factor: Number, inplace: bool = False) -> None:
+        super().__init__()
+        self.factor = factor
+        self.inplace = inplace
+
+    def forward(self, x: Tensor) -> Tensor:
+        return scale_(x, self.factor) if self.inplace else scale(x, self.factor)
+
+    def extra_repr(self) -> str:
+        return f"factor={self.factor}" + (", inplace=True" if self.inplace else "")

@@ -1,0 +1,1 @@
+"""The library: one folder an operator."""

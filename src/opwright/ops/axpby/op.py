@@ -1,0 +1,68 @@
+"""a·x + b·y."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import opwright as ow
+
+
+@ow.op
+def axpby(x: Tensor, y: Tensor, *, a: ow.Number = 1, b: ow.Number = 1) -> Tensor:
+    """a·x + b·y in one pass.
+
+    Broadcasts and promotes types as PyTorch's arithmetic does.
+
+    Args:
+        x: `[...]`
+        y: `[...]`, broadcastable with x
+        a: the factor of x; no gradient
+        b: the factor of y; no gradient
+
+    Equivalent to: `a * x + b * y`
+
+    >>> import torch, opwright as ow
+    >>> ow.axpby(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 6.0]), a=2)
+    tensor([ 6.,  9., 12.])
+    """
+    ow.require(ow.broadcastable(x, y), "x and y must broadcast, got {x.shape} and {y.shape}")
+    return a * x + b * y
+
+
+@axpby.gradient
+def _(grad: Tensor, x: ow.Like, y: ow.Like, a: ow.Number, b: ow.Number, wanted: list[bool]) -> Any:
+    return (
+        ow.reduce_to(a.conjugate() * grad, x) if wanted[0] else None,
+        ow.reduce_to(b.conjugate() * grad, y) if wanted[1] else None,
+    )
+
+
+@axpby.samples
+def _(make: ow.Maker) -> Iterator[Any]:
+    yield make(3), make(3), {"a": 2}
+    yield make(3), make(3), {"a": 3, "b": -1}
+    yield make(2, 3), make(2, 3), {"a": 0.5, "b": 1.5}
+    yield make(64, 1), make(128)
+    yield make(4, 5).t(), make(5, 4)[:, 1:2], {"a": -1.0}
+    yield make(), make(2)
+    yield make(0, 3), make(3)
+
+
+@axpby.rejects
+def _(make: ow.Maker) -> Iterator[Any]:
+    yield ValueError, "axpby: x and y must broadcast, got (3,) and (4,)", (make(3), make(4))
+    yield TypeError, "axpby: y must be a Tensor, got float 1.0", (make(3), 1.0)
+    yield TypeError, "axpby: a must be a number, got str '2'", (make(3), make(3), {"a": "2"})
+    yield TypeError, "axpby: a must be a number, got Tensor", (make(3), make(3), {"a": make(1)})
+
+
+@axpby.cost
+def _(x: Tensor, y: Tensor, a: ow.Number, b: ow.Number) -> ow.Cost:
+    results = torch.broadcast_shapes(x.shape, y.shape).numel()
+    size = torch.result_type(x, y).itemsize
+    return ow.Cost(bytes=x.nbytes + y.nbytes + results * size, flops=3 * results)
+
+
+axpby_ = ow.in_place(axpby)

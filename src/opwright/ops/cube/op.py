@@ -1,0 +1,50 @@
+"""The third power."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+import opwright as ow
+
+
+@ow.op
+def cube(x: Tensor) -> Tensor:
+    """x³, elementwise; its derivatives are 3x² and 6x.
+
+    Args:
+        x: `[...]`
+
+    Equivalent to: `x * x * x`
+
+    >>> import torch, opwright as ow
+    >>> ow.cube(torch.tensor([1.0, 2.0, 3.0]))
+    tensor([ 1.,  8., 27.])
+    """
+    return x * x * x
+
+
+@cube.gradient
+def _(grad: Tensor, x: Tensor) -> Tensor:
+    return 3 * grad * (x * x).conj()
+
+
+@cube.samples
+def _(make: ow.Maker) -> Iterator[Any]:
+    yield make(3)
+    yield make(4, 5).t()
+    yield make()
+    yield make(0, 2)
+
+
+@cube.rejects
+def _(make: ow.Maker) -> Iterator[Any]:
+    yield TypeError, "cube: x must be a Tensor, got list of float", [1.0]
+
+
+@cube.cost
+def _(x: Tensor) -> ow.Cost:
+    return ow.Cost(bytes=2 * x.nbytes, flops=2 * x.numel())
+
+
+cube_ = ow.in_place(cube)
