@@ -17,7 +17,9 @@ from opwright.kit.kinds import FAST_NAMES
 from opwright.kit.schema import EMPTY, Parameter, Signature
 
 
-def direct(name: str, signature: Signature, reference: Callable[..., Any], random: bool) -> Callable[..., Any]:
+def direct(
+    name: str, signature: Signature, reference: Callable[..., Any], random: bool, gradient: bool
+) -> Callable[..., Any]:
     """A function that checks its arguments, runs the reference and checks what comes out."""
     lines, names = _header(signature, name, checked=signature.parameters)
     arguments = []
@@ -28,7 +30,7 @@ def direct(name: str, signature: Signature, reference: Callable[..., Any], rando
             value = f"_detach({p.name})"
         arguments.append(f"{p.name}={value}" if p.keyword_only else value)
     call = f"_reference({', '.join(arguments)})"
-    state = probe.State(name, signature, reference, random)
+    state = probe.State(name, signature, reference, random, gradient)
     names.update(_reference=reference, _state=state, _is_compiling=torch.compiler.is_compiling)
     names.update(_outputs=lambda out: read_outputs(out, name, signature))
     # is_compiling stands first: a graph must not depend on whether the probe has run.
@@ -72,7 +74,7 @@ def dispatched(name: str, signature: Signature, overload: Any) -> Callable[..., 
     if signature.returns_input:
         lines.append(f"    return {signature.returns_input}")
     elif signature.container:
-        lines.append("    return _make(out)")
+        lines.append("    return _make((out,))" if len(signature.outputs) == 1 else "    return _make(out)")
     elif len(signature.outputs) == 1 and not signature.single:
         lines.append("    return (out,)")
     else:

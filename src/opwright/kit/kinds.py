@@ -168,7 +168,10 @@ def _enum(kind: type[enum.Enum]) -> Kind:
             return kind[value]
         raise TypeError
 
-    return Kind("str", f"one of {', '.join(map(str, kind))}", "False", convert, encode=lambda member: member.name)
+    def encode(value: Any) -> Any:
+        return value.name if isinstance(value, kind) else value
+
+    return Kind("str", f"one of {', '.join(map(str, kind))}", "False", convert, encode)
 
 
 def _literal(values: tuple[Any, ...]) -> Kind | None:

@@ -65,7 +65,7 @@ class Op(Generic[P, R]):
         self.__doc__ = reference.__doc__
         self.__module__ = getattr(reference, "__module__", __name__)
         self.__wrapped__ = reference
-        self._direct = call.direct(name, signature, reference, random)
+        self._direct = call.direct(name, signature, reference, random, gradient=rung is not None)
         self.overload = register.register(self)
         self._dispatched = call.dispatched(name, signature, self.overload)
         self._call: Callable[P, R]
@@ -96,6 +96,11 @@ class Op(Generic[P, R]):
         """Whether a call is one call to the dispatcher, and one node in graphs. An operator without kernels is
         transparent: calling it runs its reference, which PyTorch sees through."""
         return bool(self.kernels) if self._asked_opaque is None else self._asked_opaque
+
+    @property
+    def recorded_by_reference(self) -> bool:
+        """Whether autograd records what the reference does, rather than one node with the next rung behind it."""
+        return not self.opaque or self.random or any(p.mutated for p in self.signature.parameters)
 
     def _choose_call(self) -> None:
         self._call = self._direct
@@ -222,8 +227,11 @@ class Op(Generic[P, R]):
         out = self._direct(*args, **kwargs)
         if self.signature.returns_input is not None:
             return None
-        given = self.signature.bind(args, kwargs)
-        probe.refuse_alias(self.name, [(n, t) for n, v in given.items() for t in tensors(v)], out)
+        given = [(name, t) for name, value in self.signature.bind(args, kwargs).items() for t in tensors(value)]
+        if self.rung is None:
+            probe.refuse_alias(self.name, given, out)
+        else:
+            out = probe.unalias([t for _, t in given], out)
         return out[0] if len(self.signature.outputs) == 1 and not self.signature.single else out
 
     def choose(self, arguments: dict[str, Any]) -> tuple[Kernel | None, list[tuple[Kernel, str]]]:

@@ -23,8 +23,11 @@ class BadReference(TypeError):
 class State:
     """Runs a reference with the questions asked, until it has once answered them well."""
 
-    def __init__(self, name: str, signature: Signature, reference: Callable[..., Any], random: bool) -> None:
+    def __init__(
+        self, name: str, signature: Signature, reference: Callable[..., Any], random: bool, gradient: bool
+    ) -> None:
         self.name, self.signature, self.reference, self.random = name, signature, reference, random
+        self.gradient = gradient
         self.fresh = True
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
@@ -46,7 +49,7 @@ class State:
                 f"{self.name}: the reference draws random numbers; declare it with @ow.op(random=True), so that its "
                 f"derivatives are never computed by drawing again"
             )
-        if self.signature.returns_input is None:
+        if self.signature.returns_input is None and not self.gradient:
             refuse_alias(self.name, given, out)
         self.fresh = False
         return out
@@ -61,15 +64,30 @@ def refuse_alias(name: str, given: list[tuple[str, Tensor]], out: Any) -> None:
     seen: list[Tensor] = []
     for result in tensors(out):
         for parameter, t in given:
-            if result is t or _aliases(result, t):
+            if aliases(result, t):
                 what = parameter if result is t else f"a view of {parameter}"
                 raise BadReference(
                     f"{name}: the reference returns {what}, and an operator's result is memory of its own; "
                     f"return a copy (for example `.clone()`) on this path"
                 )
-        if any(result is t or _aliases(result, t) for t in seen):
+        if any(aliases(result, t) for t in seen):
             raise BadReference(f"{name}: two results of the reference share memory; return `.clone()` of one of them")
         seen.append(result)
+
+
+def unalias(given: list[Tensor], out: Any) -> Any:
+    """The same results, each in memory of its own. A gradient may well be the gradient that came in."""
+    taken = list(given)
+
+    def own(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            if any(aliases(value, t) for t in taken):
+                value = value.clone()
+            taken.append(value)
+            return value
+        return [own(v) for v in value] if isinstance(value, list) else value
+
+    return tuple(own(v) for v in out)
 
 
 def wrapped() -> bool:
@@ -80,9 +98,12 @@ def wrapped() -> bool:
     )
 
 
-def _aliases(a: Tensor, b: Tensor) -> bool:
-    if type(a) is not Tensor or a.numel() == 0 or a.layout != torch.strided or b.layout != torch.strided:
-        return False  # a subclass may have no storage of its own to ask about
+def aliases(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors share memory, as far as they can be asked: a transform's wrapper cannot."""
+    if a is b:
+        return True
+    if a.layout != torch.strided or b.layout != torch.strided or a.numel() == 0:
+        return False
     return bool(torch._C._is_alias_of(a, b))  # type: ignore[attr-defined]
 
 

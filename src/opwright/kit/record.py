@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
 def autograd_kernel(op: Op[..., Any], keyset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What the dispatcher calls for an operator at its Autograd keys."""
-    if not op.opaque or op.random or any(p.mutated for p in op.signature.parameters):
-        return op.run_reference(*args, **kwargs)  # autograd records what the reference does
     values = op.signature.bind(args, kwargs)
     followed = [t for p in op.signature.differentiable_inputs for t in tensors(values[p.name])]
     if torch.autograd.forward_ad._current_level >= 0 and any(_has_tangent(t) for t in followed):
         return op.run_reference(*args, **kwargs)
     if torch.is_grad_enabled() and any(t.requires_grad for t in followed):
+        if op.recorded_by_reference:
+            return op.run_reference(*args, **kwargs)
         return _unflatten(op, _Node.apply(op, keyset, values, *followed))  # type: ignore[no-untyped-call]
+    # Nobody differentiates: stay one call, so that tracers which suspend autograd see no derivation at work.
     with torch._C._AutoDispatchBelowAutograd():
         return op.overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
 
@@ -37,8 +38,7 @@ class _Node(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, op: Op[..., Any], keyset: Any, values: dict[str, Any], *followed: Tensor) -> Any:
         ctx.set_materialize_grads(False)
-        positional = [values[p.name] for p in op.signature.parameters if not p.keyword_only]
-        named = {p.name: values[p.name] for p in op.signature.parameters if p.keyword_only}
+        positional, named = op.signature.encode(values)
         with torch._C._AutoDispatchBelowAutograd():
             out = op.overload.redispatch(keyset & torch._C._after_autograd_keyset, *positional, **named)
         outputs = (out,) if len(op.signature.outputs) == 1 else tuple(out)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # The reference answers whatever the dispatcher would otherwise take apart wrongly: torch.func's transforms (before
 # an interpreter saves its state, so that the reference may start transforms itself), the legacy vmap, and autocast.
-REFERENCE_KEYS = (
+_KEYS = (
     "FuncTorchDynamicLayerFrontMode",
     "Batched",
     "AutocastCPU",
@@ -30,6 +30,17 @@ REFERENCE_KEYS = (
     "AutocastMTIA",
     "AutocastPrivateUse1",
 )
+
+
+def _known(key: str) -> bool:
+    try:
+        torch._C._parse_dispatch_key(key)  # type: ignore[attr-defined]
+    except RuntimeError:
+        return False
+    return True
+
+
+REFERENCE_KEYS = tuple(key for key in _KEYS if _known(key))
 
 
 class Entry:
@@ -100,8 +111,7 @@ def _define(op: Op[..., Any], schema: str) -> Entry:
         return record.autograd_kernel(entry.op, keyset, args, kwargs)
 
     def implement(function: Callable[..., Any], key: str, with_keyset: bool = False) -> None:
-        if hasattr(torch._C.DispatchKey, key) or key.startswith("Composite"):
-            library.impl(name, function, key, with_keyset=with_keyset)
+        library.impl(name, function, key, with_keyset=with_keyset)
 
     implement(below_autograd, "CompositeExplicitAutograd")
     implement(autograd, "Autograd", with_keyset=True)

@@ -76,6 +76,14 @@ class Signature:
         values.update(kwargs)
         return values
 
+    def encode(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The positional and keyword arguments for the dispatcher, from the value of every parameter."""
+        encoded = {p.name: p.kind.encode(values[p.name]) if p.kind.encode else values[p.name] for p in self.parameters}
+        return (
+            [encoded[p.name] for p in self.parameters if not p.keyword_only],
+            {p.name: encoded[p.name] for p in self.parameters if p.keyword_only},
+        )
+
     @property
     def differentiable_inputs(self) -> tuple[Parameter, ...]:
         return tuple(p for p in self.parameters if p.has_gradient)

@@ -19,22 +19,24 @@ def vjp(
         return []
     if all(c is None for c in cotangents):
         return [torch.zeros_like(p) for p in primals]
-    if _recording(primals, cotangents):
+    if _transformed():
         return _traced_vjp(function, primals, cotangents)
     return _plain_vjp(function, primals, cotangents)
 
 
-def _recording(primals: list[Tensor], cotangents: Sequence[Tensor | None]) -> bool:
-    """Whether somebody may differentiate or transform the result, so that torch.func must compute it."""
+def _below_autograd() -> bool:
+    """Whether the dispatcher is below autograd: in a kernel, or a fake one, where nobody records."""
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradOther)
+
+
+def _transformed() -> bool:
+    """Whether a transform of torch.func, forward-mode AD or Dynamo is looking on."""
     if torch.compiler.is_dynamo_compiling():
         return True
-    if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradOther):
-        return False  # a kernel below autograd, or a fake one: nobody records here
-    if torch._C._functorch.peek_interpreter_stack() is not None:  # type: ignore[attr-defined]
-        return True
-    if torch.autograd.forward_ad._current_level >= 0:
-        return True
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (*primals, *cotangents))
+    if _below_autograd():
+        return False
+    stack = torch._C._functorch.peek_interpreter_stack()  # type: ignore[attr-defined]
+    return stack is not None or torch.autograd.forward_ad._current_level >= 0
 
 
 def _traced_vjp(
@@ -52,8 +54,10 @@ def _plain_vjp(
     function: Callable[..., Sequence[Tensor | None]], primals: list[Tensor], cotangents: Sequence[Tensor | None]
 ) -> list[Tensor]:
     before = None if probe.wrapped() else probe.random_state(primals)
+    recording = torch.is_grad_enabled() and not _below_autograd()
+    recording = recording and any(t is not None and t.requires_grad for t in (*primals, *cotangents))
     with torch.inference_mode(False), torch.enable_grad(), _above_autograd():
-        leaves = [(p.clone() if p.is_inference() else p.detach()).requires_grad_() for p in primals]
+        leaves = [_leaf(p, recording) for p in primals]
         outs = function(*leaves)
         pairs = [
             (o, c.clone() if c.is_inference() else c)
@@ -63,13 +67,20 @@ def _plain_vjp(
         if not pairs:
             return [torch.zeros_like(p) for p in primals]
         results, incoming = zip(*pairs, strict=True)
-        grads = torch.autograd.grad(results, leaves, incoming, allow_unused=True)
+        grads = torch.autograd.grad(results, leaves, incoming, create_graph=recording, allow_unused=True)
     if before is not None and not probe.same(before, probe.random_state(primals)):
         raise probe.BadReference(
             "a gradient was to be derived from a reference that draws random numbers, and would have drawn others; "
             "declare the operator with @ow.op(random=True)"
         )
     return [torch.zeros_like(p) if g is None else g for p, g in zip(primals, grads, strict=True)]
+
+
+def _leaf(p: Tensor, recording: bool) -> Tensor:
+    """A tensor to differentiate with respect to; when recording, one that leads on to `p` itself."""
+    if recording and p.requires_grad:
+        return p.view_as(p)
+    return (p.clone() if p.is_inference() else p.detach()).requires_grad_()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,36 @@
+"""The operators under test and the doors they are reached by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import opwright as ow
+from opwright.kit import register
+
+OPERATORS = [op for op in register.operators() if op.namespace == "opwright" and op.parent is None]
+FUNCTIONAL = [op for op in OPERATORS if not op.name.endswith("_")]
+RUNGS = [rung for op in FUNCTIONAL for rung in (op.backward, op.backward.backward)]
+
+
+def opaque_twin(op: ow.Op[..., Any]) -> ow.Op[..., Any]:
+    """The same operator as one opaque call, so that its whole ladder is at work."""
+    twin: ow.Op[..., Any] = ow.Op(
+        op.name, op.signature, op.reference, namespace="twins", origin=__name__, random=op.random, opaque=True
+    )
+    if op._gradient is not None:
+        twin.gradient(op._gradient)
+    twin._samples = op._samples
+    return twin
+
+
+DOORS: dict[str, Callable[[ow.Op[..., Any]], Callable[..., Any]]] = {
+    "python": lambda op: op,
+    "torch.ops": lambda op: getattr(getattr(torch.ops, op.namespace), op.name),
+    "opaque": lambda op: _twins[op.name],
+}
+_twins = {op.name: opaque_twin(op) for op in FUNCTIONAL}
+_twins |= {rung.name: _twins[rung.parent.name].backward for rung in RUNGS if rung.parent and rung.parent.parent is None}
+_twins |= {rung.name: _twins[rung.parent.name].backward for rung in RUNGS if rung.parent and rung.parent.parent}

@@ -1,0 +1,365 @@
+"""Every way of using an operator, each compared with the plain function.
+
+A way takes the operator's function, the plain one, and tensors to call both with. It raises when they differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
+
+import opwright as ow
+from opwright.kit.values import tensors
+
+Function = Callable[..., tuple[Tensor, ...]]
+Way = Callable[[Function, Function, list[Tensor]], None]
+WAYS: dict[str, Way] = {}
+SLOW = {"inductor", "inductor, dynamic"}
+
+
+def way(name: str) -> Callable[[Way], Way]:
+    def add(function: Way) -> Way:
+        WAYS[name] = function
+        return function
+
+    return add
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call as a function of its tensors alone: `over(f)` is f with everything else filled in."""
+
+    sample: ow.Sample
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        found = [t for value in (*self.sample.args, *self.sample.kwargs.values()) for t in tensors(value)]
+        # A tensor that stands for its shape alone shares one element, which transforms could not write to.
+        return [torch.ones_like(t.contiguous()) if 0 in t.stride() and t.numel() > 1 else t.detach() for t in found]
+
+    def over(self, function: Callable[..., Any]) -> Function:
+        def fill(value: Any, feed: list[Tensor]) -> Any:
+            if isinstance(value, Tensor):
+                return feed.pop(0)
+            return [fill(v, feed) for v in value] if isinstance(value, list) else value
+
+        def call(*given: Tensor) -> tuple[Tensor, ...]:
+            feed = list(given)
+            args = [fill(v, feed) for v in self.sample.args]
+            kwargs = {k: fill(v, feed) for k, v in self.sample.kwargs.items()}
+            return tuple(tensors(function(*args, **kwargs)))
+
+        return call
+
+
+def same(got: Any, expected: Any, what: str, *, strides: bool = False, exact: bool = False) -> None:
+    """The two hold the same tensors. An absent gradient equals one of zeros, as autograd's own sums have it."""
+    got, expected = list(got), list(expected)
+    assert len(got) == len(expected), f"{what}: {len(got)} results, expected {len(expected)}"
+    for i, (g, e) in enumerate(zip(got, expected, strict=True)):
+        if g is None or e is None:
+            other = e if g is None else g
+            assert other is None or not other.any(), f"{what}: result {i} is {g}, expected {e}"
+            continue
+        assert g.dtype == e.dtype, f"{what}: result {i} is {g.dtype}, expected {e.dtype}"
+        assert g.shape == e.shape, f"{what}: result {i} has shape {g.shape}, expected {e.shape}"
+        if strides and g.numel() > 1:
+            assert g.stride() == e.stride(), f"{what}: result {i} has strides {g.stride()}, expected {e.stride()}"
+        tolerance = {"rtol": 0.0, "atol": 0.0} if exact else {}
+        torch.testing.assert_close(g, e, equal_nan=True, msg=lambda m, i=i: f"{what}: result {i}: {m}", **tolerance)
+
+
+def differentiable(given: list[Tensor]) -> list[Tensor]:
+    return [t.clone().requires_grad_() if t.is_floating_point() or t.is_complex() else t for t in given]
+
+
+def watched(given: list[Tensor]) -> list[Tensor]:
+    return [t for t in given if t.requires_grad]
+
+
+def scalar(function: Function) -> Callable[..., Tensor]:
+    """The function as one real number that depends on every output unevenly."""
+
+    def loss(*given: Tensor) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64)
+        for out in function(*given):
+            if out.is_floating_point() or out.is_complex():
+                out = torch.view_as_real(out.resolve_conj()) if out.is_complex() else out
+                weights = torch.linspace(0.5, 1.5, out.numel(), dtype=out.dtype, device=out.device).reshape(out.shape)
+                total = total.to(out.device) + (out * weights).sum().double() + (out * out).sum().double() / 2
+        return total
+
+    return loss
+
+
+def gradients(function: Function, given: list[Tensor], order: int = 1) -> list[Tensor | None]:
+    inputs = differentiable(given)
+    loss = scalar(function)(*inputs)
+    if not watched(inputs) or not loss.requires_grad:
+        return []
+    found = torch.autograd.grad(loss, watched(inputs), create_graph=order > 1, allow_unused=True)
+    for _ in range(order - 1):
+        live = [g for g in found if g is not None and g.requires_grad]
+        if not live:
+            return []
+        loss = torch.stack(
+            [torch.view_as_real(g.resolve_conj()).square().sum() if g.is_complex() else g.square().sum() for g in live]
+        )
+        found = torch.autograd.grad(loss.sum(), watched(inputs), create_graph=True, allow_unused=True)
+    return list(found)
+
+
+def real(given: list[Tensor]) -> bool:
+    """Whether torch.func's real-valued transforms apply: there is something to differentiate, all of it real."""
+    floats = [t for t in given if t.is_floating_point()]
+    empty = any(t.numel() == 0 for t in floats)  # torch's own jacfwd fails on empty tensors
+    return bool(floats) and not empty and not any(t.is_complex() for t in given)
+
+
+def over_floats(function: Function, given: list[Tensor]) -> tuple[Callable[..., Tensor], list[Tensor]]:
+    """The loss as a function of the floating-point tensors alone, and those tensors."""
+    floats = [t for t in given if t.is_floating_point()]
+
+    def loss(*values: Tensor) -> Tensor:
+        feed = iter(values)
+        return scalar(function)(*[next(feed) if t.is_floating_point() else t for t in given])
+
+    return loss, floats
+
+
+# --- plain calls -----------------------------------------------------------------------------------------------
+
+
+@way("call")
+def _(f: Function, g: Function, given: list[Tensor]) -> None:
+    same(f(*given), g(*given), "call", strides=True, exact=True)
+
+
+@way("no_grad and inference_mode")
+def _(f: Function, g: Function, given: list[Tensor]) -> None:
+    inputs = differentiable(given)
+    with torch.no_grad():
+        same(f(*inputs), g(*inputs), "no_grad", strides=True, exact=True)
+        assert not any(t.requires_grad for t in f(*inputs))
+    with torch.inference_mode():
+        same(f(*given), g(*given), "inference_mode", strides=True, exact=True)
+        inside = [t.clone() for t in given]
+        same(f(*inside), g(*given), "inference_mode, tensors made inside", strides=True, exact=True)
+
+
+@way("fake tensors")
+def _(f: Function, g: Function, given: list[Tensor]) -> None:
+    with FakeTensorMode() as mode:
+        fake = f(*[mode.from_tensor(t) for t in given])
+        with torch.inference_mode():
+            below = f(*[mode.from_tensor(t) for t in given])
+    for out in (fake, below):
+        for got, expected in zip(out, g(*given), strict=True):
+            assert (got.dtype, got.shape, got.device) == (expected.dtype, expected.shape, expected.device)
+            assert got.numel() < 2 or got.stride() == expected.stride()
+
+
+@way("meta device")
+def _(f: Function, g: Function, given: list[Tensor]) -> None:
+    for got, expected in zip(f(*[t.to("meta") for t in given]), g(*given), strict=True):
+        assert (got.dtype, got.shape, got.device.type) == (expected.dtype, expected.shape, "meta")
+
+
+@way("autocast")
+def _(f: Function, g: Function, given: list[Tensor]) -> None:
+    device = next((t.device.type for t in given), "cpu")
+    with torch.autocast(device, dtype=torch.bfloat16):
+        same(f(*given), g(*given), "autocast", exact=True)
+        same(gradients(f, given), gradients(g, given), "gradients under autocast")
+
+
+# --- autograd --------------------------------------------------------------------------------------------------
+
+
+@way("gradients")
+def _(f: Function, g: Function, given: list[Tensor]) -> None:
+    same(gradients(f, given), gradients(g, given), "gradients")
+
+
+@way("second and third derivatives")
+def _(f: Function, g: Function, given: list[Tensor]) -> None:
+    for order in (2, 3):
+        if order == 3 and any(t.dtype == torch.float32 for t in given):
+            continue  # its rounding differs with the order of the sums; float64 tells
+        same(gradients(f, given, order), gradients(g, given, order), f"derivatives of order {order}")
+
+
+@way("checkpoint")
+def _(f: Function, g: Function, given: list[Tensor]) -> None:
+    def recomputed(*inputs: Tensor) -> tuple[Tensor, ...]:
+        out: tuple[Tensor, ...] = checkpoint(f, *inputs, use_reentrant=False)
+        return out
+
+    same(gradients(recomputed, given), gradients(g, given), "gradients under checkpoint")
+
+
+@way("batched gradients")
+def _(f: Function, g: Function, given: list[Tensor]) -> None:
+    results = []
+    for function in (f, g):
+        inputs = differentiable(given)
+        outs = [o for o in function(*inputs) if o.requires_grad]
+        if not outs:
+            return
+        out = outs[0]
+        batch = torch.stack([torch.ones_like(out), torch.full_like(out, 2.0), torch.zeros_like(out)])
+        results.append(torch.autograd.grad(out, watched(inputs), batch, is_grads_batched=True, allow_unused=True))
+    same(*results, "is_grads_batched")
+
+
+@way("forward mode")
+def _(f: Function, g: Function, given: list[Tensor]) -> None:
+    tangents = [torch.rand_like(t) if t.is_floating_point() or t.is_complex() else None for t in given]
+    results = []
+    for function in (f, g):
+        with torch.autograd.forward_ad.dual_level():
+            duals = [
+                t if v is None else torch.autograd.forward_ad.make_dual(t, v)
+                for t, v in zip(given, tangents, strict=True)
+            ]
+            results.append([torch.autograd.forward_ad.unpack_dual(o).tangent for o in function(*duals)])
+    same(*results, "tangents")
+
+
+# --- torch.func ------------------------------------------------------------------------------------------------
+
+
+def _transform(name: str, apply: Callable[[Callable[..., Any], tuple[int, ...]], Callable[..., Any]]) -> None:
+    @way(name)
+    def _(f: Function, g: Function, given: list[Tensor]) -> None:
+        if not real(given):
+            return
+        results = []
+        for function in (f, g):
+            loss, floats = over_floats(function, given)
+            results.append(torch.utils._pytree.tree_leaves(apply(loss, tuple(range(len(floats))))(*floats)))
+        same(*results, name)
+
+
+_transform("func.grad", lambda loss, n: torch.func.grad(loss, n))
+_transform("func.jacrev", lambda loss, n: torch.func.jacrev(loss, n))
+_transform("func.jacfwd", lambda loss, n: torch.func.jacfwd(loss, n))
+_transform("func.hessian", lambda loss, n: torch.func.hessian(loss, n))
+_transform("func.jacrev(jacrev)", lambda loss, n: torch.func.jacrev(torch.func.jacrev(loss, n), n))
+_transform("func.jacrev(jacfwd)", lambda loss, n: torch.func.jacrev(torch.func.jacfwd(loss, n), n))
+_transform("func.grad(grad)", lambda loss, n: _grad_of_grad(loss, n))
+
+
+def _grad_of_grad(loss: Callable[..., Tensor], n: tuple[int, ...]) -> Callable[..., Any]:
+    def inner(*values: Tensor) -> Tensor:
+        found = torch.func.grad(loss, n)(*values)
+        return torch.stack([(d * d).sum().double() for d in found]).sum()
+
+    return torch.func.grad(inner, n)
+
+
+def _stacked(given: list[Tensor]) -> list[Tensor]:
+    return [torch.stack([t, t.flip(0) if t.dim() else t, t]) for t in given]
+
+
+@way("func.vmap")
+def _(f: Function, g: Function, given: list[Tensor]) -> None:
+    batch = _stacked(given)
+    if not batch:
+        return
+    expected = [torch.stack(outs) for outs in zip(*[g(*row) for row in zip(*batch, strict=True)], strict=True)]
+    same(torch.func.vmap(f)(*batch), expected, "vmap")
+    one = (0, *[None] * (len(given) - 1))
+    same(torch.func.vmap(f, one)(batch[0], *given[1:]), torch.func.vmap(g, one)(batch[0], *given[1:]), "vmap of one")
+    twice = [torch.stack([t, t]) for t in batch]
+    same(torch.func.vmap(torch.func.vmap(f))(*twice), [torch.stack([e, e]) for e in expected], "vmap(vmap)")
+
+
+@way("func.vmap with grad")
+def _(f: Function, g: Function, given: list[Tensor]) -> None:
+    if not real(given):
+        return
+    results = []
+    for function in (f, g):
+        loss, floats = over_floats(function, given)
+        batch = _stacked(floats)
+        n = tuple(range(len(floats)))
+
+        def summed(*values: Tensor, loss: Callable[..., Tensor] = loss) -> Tensor:
+            total: Tensor = torch.func.vmap(loss)(*values).sum()
+            return total
+
+        results.append(
+            [
+                *torch.func.vmap(torch.func.grad(loss, n))(*batch),
+                *torch.func.grad(summed, n)(*batch),
+                *torch.utils._pytree.tree_leaves(torch.func.vmap(torch.func.jacfwd(loss, n))(*batch)),
+            ]
+        )
+    same(*results, "vmap(grad), grad(vmap), vmap(jacfwd)")
+
+
+@way("func.jvp of vjp")
+def _(f: Function, g: Function, given: list[Tensor]) -> None:
+    if not real(given):
+        return
+    results = []
+    for function in (f, g):
+        loss, floats = over_floats(function, given)
+
+        def pull(*values: Tensor, loss: Callable[..., Tensor] = loss) -> Any:
+            out, back = torch.func.vjp(loss, *values)[:2]
+            return back(torch.ones_like(out))
+
+        tangents = tuple(torch.ones_like(t) for t in floats)
+        results.append(torch.utils._pytree.tree_leaves(torch.func.jvp(pull, tuple(floats), tangents)))
+    same(*results, "jvp(vjp)")
+
+
+# --- compilers -------------------------------------------------------------------------------------------------
+
+
+def _compiled(name: str, backend: str, dynamic: bool | None) -> None:
+    @way(name)
+    def _(f: Function, g: Function, given: list[Tensor]) -> None:
+        torch._dynamo.reset()
+        compiled = torch.compile(f, fullgraph=True, backend=backend, dynamic=dynamic)
+        same(compiled(*given), g(*given), name, strides=True)
+        torch._dynamo.reset()
+        same(gradients(compiled, given), gradients(g, given), f"gradients, {name}")
+        with torch.inference_mode():
+            same(compiled(*given), g(*given), f"{name}, inference mode")
+
+
+_compiled("aot_eager", "aot_eager", None)
+_compiled("aot_eager, dynamic", "aot_eager", True)
+_compiled("inductor", "inductor", None)
+_compiled("inductor, dynamic", "inductor", True)
+
+
+@way("export")
+def _(f: Function, g: Function, given: list[Tensor]) -> None:
+    class Module(torch.nn.Module):
+        def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+            return f(*inputs)
+
+    if given:
+        exported = torch.export.export(Module(), tuple(given))
+        same(exported.module()(*given), g(*given), "export")
+        same(exported.run_decompositions().module()(*given), g(*given), "export, decomposed")
+
+
+@way("make_fx")
+def _(f: Function, g: Function, given: list[Tensor]) -> None:
+    for mode in ("real", "fake", "symbolic"):
+        if mode == "symbolic" and any(t.numel() < 2 for t in given):
+            continue  # sizes 0 and 1 are specialised and say nothing
+        traced = make_fx(f, tracing_mode=mode)(*given)
+        same(traced(*given), g(*given), f"make_fx, {mode}")
