@@ -26,11 +26,12 @@ def opaque_twin(op: ow.Op[..., Any]) -> ow.Op[..., Any]:
     return twin
 
 
+_twins: dict[str, ow.Op[..., Any]] = {op.name: opaque_twin(op) for op in FUNCTIONAL}
+_twins |= {rung.name: _twins[rung.parent.name].backward for rung in RUNGS if rung.parent and rung.parent.parent is None}
+_twins |= {rung.name: _twins[rung.parent.name].backward for rung in RUNGS if rung.parent and rung.parent.parent}
+
 DOORS: dict[str, Callable[[ow.Op[..., Any]], Callable[..., Any]]] = {
     "python": lambda op: op,
     "torch.ops": lambda op: getattr(getattr(torch.ops, op.namespace), op.name),
     "opaque": lambda op: _twins[op.name],
 }
-_twins = {op.name: opaque_twin(op) for op in FUNCTIONAL}
-_twins |= {rung.name: _twins[rung.parent.name].backward for rung in RUNGS if rung.parent and rung.parent.parent is None}
-_twins |= {rung.name: _twins[rung.parent.name].backward for rung in RUNGS if rung.parent and rung.parent.parent}

@@ -72,8 +72,13 @@ def same(got: Any, expected: Any, what: str, *, strides: bool = False, exact: bo
         assert g.shape == e.shape, f"{what}: result {i} has shape {g.shape}, expected {e.shape}"
         if strides and g.numel() > 1:
             assert g.stride() == e.stride(), f"{what}: result {i} has strides {g.stride()}, expected {e.stride()}"
-        tolerance = {"rtol": 0.0, "atol": 0.0} if exact else {}
-        torch.testing.assert_close(g, e, equal_nan=True, msg=lambda m, i=i: f"{what}: result {i}: {m}", **tolerance)
+        try:
+            if exact:
+                torch.testing.assert_close(g, e, equal_nan=True, rtol=0.0, atol=0.0)
+            else:
+                torch.testing.assert_close(g, e, equal_nan=True)
+        except AssertionError as differs:
+            raise AssertionError(f"{what}: result {i}: {differs}") from None
 
 
 def differentiable(given: list[Tensor]) -> list[Tensor]:
@@ -102,13 +107,14 @@ def scalar(function: Function) -> Callable[..., Tensor]:
 def gradients(function: Function, given: list[Tensor], order: int = 1) -> list[Tensor | None]:
     inputs = differentiable(given)
     loss = scalar(function)(*inputs)
-    if not watched(inputs) or not loss.requires_grad:
-        return []
+    nothing: list[Tensor | None] = [None] * len(watched(inputs))
+    if not nothing or not loss.requires_grad:
+        return nothing
     found = torch.autograd.grad(loss, watched(inputs), create_graph=order > 1, allow_unused=True)
     for _ in range(order - 1):
         live = [g for g in found if g is not None and g.requires_grad]
         if not live:
-            return []
+            return nothing
         loss = torch.stack(
             [torch.view_as_real(g.resolve_conj()).square().sum() if g.is_complex() else g.square().sum() for g in live]
         )
@@ -216,7 +222,7 @@ def _(f: Function, g: Function, given: list[Tensor]) -> None:
         out = outs[0]
         batch = torch.stack([torch.ones_like(out), torch.full_like(out, 2.0), torch.zeros_like(out)])
         results.append(torch.autograd.grad(out, watched(inputs), batch, is_grads_batched=True, allow_unused=True))
-    same(*results, "is_grads_batched")
+    same(results[0], results[1], "is_grads_batched")
 
 
 @way("forward mode")
@@ -230,7 +236,7 @@ def _(f: Function, g: Function, given: list[Tensor]) -> None:
                 for t, v in zip(given, tangents, strict=True)
             ]
             results.append([torch.autograd.forward_ad.unpack_dual(o).tangent for o in function(*duals)])
-    same(*results, "tangents")
+    same(results[0], results[1], "tangents")
 
 
 # --- torch.func ------------------------------------------------------------------------------------------------
@@ -245,7 +251,7 @@ def _transform(name: str, apply: Callable[[Callable[..., Any], tuple[int, ...]],
         for function in (f, g):
             loss, floats = over_floats(function, given)
             results.append(torch.utils._pytree.tree_leaves(apply(loss, tuple(range(len(floats))))(*floats)))
-        same(*results, name)
+        same(results[0], results[1], name)
 
 
 _transform("func.grad", lambda loss, n: torch.func.grad(loss, n))
@@ -303,7 +309,7 @@ def _(f: Function, g: Function, given: list[Tensor]) -> None:
                 *torch.utils._pytree.tree_leaves(torch.func.vmap(torch.func.jacfwd(loss, n))(*batch)),
             ]
         )
-    same(*results, "vmap(grad), grad(vmap), vmap(jacfwd)")
+    same(results[0], results[1], "vmap(grad), grad(vmap), vmap(jacfwd)")
 
 
 @way("func.jvp of vjp")
@@ -320,7 +326,7 @@ def _(f: Function, g: Function, given: list[Tensor]) -> None:
 
         tangents = tuple(torch.ones_like(t) for t in floats)
         results.append(torch.utils._pytree.tree_leaves(torch.func.jvp(pull, tuple(floats), tangents)))
-    same(*results, "jvp(vjp)")
+    same(results[0], results[1], "jvp(vjp)")
 
 
 # --- compilers -------------------------------------------------------------------------------------------------

@@ -38,9 +38,14 @@ def direct(
     lines.append(f"        out = _state.run({', '.join(arguments)})")
     lines.append("    else:")
     lines.append(f"        out = {call}")
+    inputs = [p.name for p in signature.parameters if p.kind.schema.startswith("Tensor") and not p.kind.is_list]
     if signature.returns_input:
         lines.append(f"    return {signature.returns_input}")
     else:
+        if signature.single and inputs and not gradient:
+            names["_refuse"] = lambda out, given: probe.refuse_alias(name, list(given.items()), out)
+            given = ", ".join(f"{n!r}: {n}" for n in inputs)
+            lines.append(f"    if {' or '.join(f'out is {n}' for n in inputs)}: _refuse(out, {{{given}}})")
         lines.append(f"    return out if {_fast_output(signature)} else _outputs(out)")
     return _compile(name, lines, names)
 

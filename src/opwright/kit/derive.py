@@ -138,7 +138,12 @@ def _declared(name: str, below: Signature, gradient: Callable[..., Any], grads: 
     used: list[Parameter] = []
     outputs: dict[str, int] = {}
     for p in given.values():
-        if p.name in by_grad or p.name == "wanted":
+        if p.name in by_grad:
+            if "None" not in str(p.annotation) and by_grad[p.name].kind is OPTIONAL_TENSOR:
+                # A formula that does not speak of None gets zeros for a gradient that is absent.
+                by_grad[p.name] = Parameter(p.name, TENSOR)
+            continue
+        if p.name == "wanted":
             continue
         if p.name in below.names:
             parameter = below.names[p.name]
@@ -174,7 +179,7 @@ def _declared(name: str, below: Signature, gradient: Callable[..., Any], grads: 
             )
         return tuple(_empty(p) if not w else o for p, w, o in zip(differentiable, wanted, out, strict=True))
 
-    rung = _assemble(below, grads, used, outputs, "wanted", keyword_reference)
+    rung = _assemble(below, list(by_grad.values()), used, outputs, "wanted", keyword_reference)
     return rung
 
 
@@ -268,7 +273,7 @@ def in_place(name: str, signature: Signature, reference: Callable[..., Any]) -> 
                 f"{written}: the result has shape {spell(result.shape)} and cannot be written into "
                 f"{first.name} of shape {spell(target.shape)}"
             )
-        if not torch.can_cast(result.dtype, target.dtype):
+        if _breadth(result.dtype) > _breadth(target.dtype):
             raise TypeError(
                 f"{written}: the result is {spell(result.dtype)} and cannot be written into "
                 f"{first.name} of type {spell(target.dtype)}"
@@ -277,3 +282,10 @@ def in_place(name: str, signature: Signature, reference: Callable[..., Any]) -> 
 
     parameters = (replace(first, mutated=True), *signature.parameters[1:])
     return Signature(parameters, (), None, single=False, returns_input=first.name), reference_in_place
+
+
+def _breadth(dtype: torch.dtype) -> int:
+    """A value can be written into a dtype that is at least as broad (torch.can_cast, which Dynamo cannot trace)."""
+    if dtype.is_complex:
+        return 3
+    return 2 if dtype.is_floating_point else int(dtype != torch.bool)

@@ -64,11 +64,14 @@ class Domain:
                 return f"{name} is {spell(t.dtype)} and {named[0][0]} is {spell(named[0][1].dtype)}"
             if t.device != named[0][1].device:
                 return f"{name} is on {t.device} and {named[0][0]} on {named[0][1].device}"
+            if t.layout != torch.strided:
+                return f"{name} is {spell(t.layout)}, the kernel takes strided tensors"
             if not _has_layout(t, self.layout):
                 return f"{name} is not {self.layout}"
             allowed = self.ranks.get(name)
             if allowed is not None and t.dim() not in (allowed if isinstance(allowed, range) else (allowed,)):
-                return f"{name} has {t.dim()} dimensions, the kernel takes {allowed}"
+                takes = f"{allowed.start} to {allowed.stop - 1}" if isinstance(allowed, range) else allowed
+                return f"{name} has {t.dim()} dimensions, the kernel takes {takes}"
         return self._sizes_refuse(arguments)
 
     def _sizes_refuse(self, arguments: Mapping[str, Any]) -> str | None:
@@ -125,8 +128,6 @@ def _bind(dim: str, size: int, bound: dict[str, int]) -> bool:
 
 
 def _has_layout(t: Tensor, layout: Layout) -> bool:
-    if t.layout != torch.strided:
-        return False
     if layout == "contiguous":
         return t.is_contiguous()
     if layout == "channels_last":

@@ -47,10 +47,6 @@ class Kind:
         return self.schema.endswith("?")
 
 
-def _refuse(value: Any) -> Any:
-    raise TypeError
-
-
 def _tensor(value: Any) -> Any:
     # Tensor-like types take part through the torch functions that the reference calls.
     if isinstance(value, Tensor) or hasattr(type(value), "__torch_function__"):
@@ -120,7 +116,7 @@ BASIC: dict[Any, Kind] = {
     bool: Kind("bool", "a bool", "{v} is True or {v} is False", _to_bool),
     complex: Kind("complex", "a complex number", "type({v}) is complex", _to_complex),
     str: Kind("str", "a str", "type({v}) is str", _instance(str)),
-    torch.dtype: Kind("ScalarType", "a torch.dtype", "isinstance({v}, _dtype)", _refuse),
+    torch.dtype: Kind("ScalarType", "a torch.dtype", "isinstance({v}, _dtype)", _instance(torch.dtype)),
     torch.device: Kind("Device", "a torch.device", "isinstance({v}, _device)", _to_device),
     torch.layout: Kind("Layout", "a torch.layout", "False", _instance(torch.layout)),
     torch.memory_format: Kind("MemoryFormat", "a torch.memory_format", "False", _instance(torch.memory_format)),

@@ -37,6 +37,9 @@ def discover(root: Path, package: str) -> dict[str, Op[..., Any]]:
     for folder in folders(root):
         module = importlib.import_module(f"{package}.{folder.name}.{FILE.removesuffix('.py')}")
         found.update(operators_of(module))
+    for op in found.values():
+        if op.differentiable:
+            _ = op.backward  # so that torch.ops knows the first rung, which graphs may name
     return found
 
 

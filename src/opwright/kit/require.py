@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import string
+import re
 import sys
 from types import CodeType, FrameType
 from typing import Any
@@ -15,13 +15,6 @@ from torch import Tensor
 operator_of_code: dict[CodeType, str] = {}
 
 
-class _Shapes(string.Formatter):
-    """Writes a shape as `(3, 4)`, not as `torch.Size([3, 4])`, and a type as `float32`."""
-
-    def format_field(self, value: Any, spec: str) -> str:
-        return format(spell(value), spec)
-
-
 def spell(value: Any) -> str:
     """A value as messages show it: `(3, 4)` for a shape, `float32` for a dtype.
 
@@ -30,7 +23,7 @@ def spell(value: Any) -> str:
     """
     if isinstance(value, torch.Size):
         return str(tuple(value))
-    if isinstance(value, torch.dtype):
+    if isinstance(value, (torch.dtype, torch.layout)):
         return str(value).removeprefix("torch.")
     return str(value)
 
@@ -52,7 +45,13 @@ def require(condition: object, message: str, error: type[Exception] = ValueError
     if torch.compiler.is_compiling():  # frames cannot be traced; the graph's error carries the bare message
         raise error(message)
     frame = sys._getframe(1)
-    raise error(f"{_operator_at(frame)}: {_Shapes().vformat(message, (), frame.f_locals)}")
+    raise error(f"{_operator_at(frame)}: {_tidy(message.format_map(frame.f_locals))}")
+
+
+def _tidy(text: str) -> str:
+    """Shapes and dtypes as `spell` writes them, in a text that Python has formatted."""
+    text = re.sub(r"torch\.Size\(\[([^\]]*)\]\)", lambda m: f"({m[1]}{',' if ',' not in m[1] and m[1] else ''})", text)
+    return re.sub(r"\btorch\.((?:u?int|b?float|complex)\d+|bool)\b", r"\1", text)
 
 
 def _operator_at(frame: FrameType) -> str:

@@ -71,10 +71,12 @@ class Signature:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The value of every parameter in a call, defaults filled in."""
-        values = {p.name: p.default for p in self.parameters if p.default is not EMPTY}
-        values.update(zip((p.name for p in self.parameters), args, strict=False))
-        values.update(kwargs)
-        return values
+        given = dict(zip((p.name for p in self.parameters), args, strict=False)) | kwargs
+        return {
+            p.name: given[p.name] if p.name in given else p.default
+            for p in self.parameters
+            if p.name in given or p.default is not EMPTY
+        }
 
     def encode(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The positional and keyword arguments for the dispatcher, from the value of every parameter."""

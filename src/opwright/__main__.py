@@ -1,0 +1,5 @@
+"""`python -m opwright` is the command line."""
+
+from opwright.cli import main
+
+main()

@@ -1,0 +1,100 @@
+"""The commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import opwright as ow
+from opwright.kit import doctor as kit_doctor
+from opwright.kit import pages, register
+from opwright.kit.scaffold import scaffold
+
+app = typer.Typer(
+    help="Write a PyTorch operator once; build, prove, measure and ship it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        print(ow.__version__)
+        raise typer.Exit
+
+
+@app.command("list")
+def list_operators(
+    paths: Annotated[list[Path] | None, typer.Argument(help="Files or folders of operators to load first.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Operators, their rungs, and which have kernels where."""
+    for path in paths or ():
+        ow.load(path)
+    operators = [op for op in register.operators() if op.parent is None]
+    rows = [_row(op) for op in operators]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    table = Table("operator", "schema", "rungs", "kernels")
+    for row in rows:
+        table.add_row(row["op"], row["schema"], ", ".join(row["rungs"]) or "-", ", ".join(row["kernels"]) or "-")
+    console.print(table)
+
+
+def _row(op: ow.Op[..., Any]) -> dict[str, Any]:
+    rungs = [op.backward] if op.differentiable else []
+    return {
+        "op": op.qualname.replace("::", "."),
+        "schema": op.schema,
+        "rungs": [rung.name for rung in rungs],
+        "kernels": sorted({f"{kernel.device}" for kernel in op.kernels}),
+        "rung_kernels": {rung.name: sorted({k.device for k in rung.kernels}) for rung in rungs},
+        "equation": (op.__doc__ or "").strip().partition("\n")[0],
+    }
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="The operator's name.")],
+    path: Annotated[Path, typer.Option(help="The folder to put it in.")] = Path("."),
+) -> None:
+    """Scaffold an operator folder that works as it stands."""
+    written = scaffold(name, path)
+    for file in written:
+        console.print(f"wrote {file}", highlight=False, soft_wrap=True)
+    console.print(f"\nTry it:  opwright list {written[0].parent}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """What this machine can build and run, and how to mend what it cannot."""
+    findings = kit_doctor.examine()
+    if as_json:
+        print(json.dumps([vars(f) for f in findings], indent=2))
+    else:
+        marks = {"ok": "[green]ok[/]", "missing": "[yellow]missing[/]", "broken": "[red]broken[/]"}
+        table = Table("", "", "found", "to mend it")
+        for f in findings:
+            table.add_row(f.what, marks[f.verdict], f.found, f.mend)
+        console.print(table)
+    if any(f.verdict == "broken" for f in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def docs(folder: Annotated[Path, typer.Argument(help="Where to write the pages.")]) -> None:
+    """Write the reference page of every operator."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = pages.write_all([op for op in register.operators() if op.parent is None], folder)
+    console.print(f"wrote {len(written)} pages to {folder}", highlight=False, soft_wrap=True)

@@ -1,0 +1,34 @@
+"""What `opwright new` copies."""
+
+from __future__ import annotations
+
+import keyword
+import string
+from pathlib import Path
+
+TEMPLATE = Path(__file__).parent / "template"
+
+
+def scaffold(name: str, path: Path) -> list[Path]:
+    """Write a new operator's folder `path/name` and give the files written.
+
+    >>> import tempfile
+    >>> [file.name for file in scaffold("swish", Path(tempfile.mkdtemp()))]
+    ['README.md', 'op.py']
+    """
+    if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii() or name.startswith("_"):
+        raise ValueError(f"{name!r} cannot name an operator; take letters, digits and _, for example my_op")
+    if name.endswith("_"):
+        raise ValueError(f"{name!r}: a name that ends in _ is that of an in-place form; ow.in_place makes it")
+    folder = path / name
+    if folder.exists():
+        raise FileExistsError(f"{folder} exists already; choose another name or remove it first")
+    folder.mkdir(parents=True)
+    written = []
+    for source in sorted(TEMPLATE.iterdir()):
+        if source.suffix in (".py", ".md", ".cpp", ".cu"):
+            text = string.Template(source.read_text(encoding="utf-8"))
+            target = folder / source.name
+            target.write_text(text.substitute(name=name, folder=folder), encoding="utf-8")
+            written.append(target)
+    return written

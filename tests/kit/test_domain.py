@@ -1,0 +1,123 @@
+"""A kernel runs inside its domain and the reference outside it, for every caller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import opwright as ow
+
+runs: list[str] = []
+
+
+@ow.op
+def doubled(x: Tensor, y: Tensor | None = None) -> Tensor:
+    runs.append("reference")
+    ow.require(x.dim() < 4, "x must have fewer than 4 dimensions, got {x.shape}")
+    return x * 2
+
+
+@doubled.kernel("cpu", ow.Domain(dtypes=(torch.float32,), layout="contiguous", sizes="x[..., k%2] y[k]"))
+def doubled_cpu(x: Tensor, y: Tensor | None = None) -> Tensor:
+    runs.append("kernel")
+    return torch.add(x, x)
+
+
+CALLERS = {
+    "python": lambda x, y: doubled(x, y),
+    "torch.ops": lambda x, y: torch.ops.tests.doubled(x, y),
+    "no_grad": lambda x, y: torch.no_grad()(doubled)(x, y),
+    "inference_mode": lambda x, y: torch.inference_mode()(doubled)(x, y),
+    "compiled": lambda x, y: torch.compile(doubled, backend="aot_eager", fullgraph=True)(x, y),
+    "recorded": lambda x, y: doubled(x.detach().requires_grad_(), y),
+}
+INSIDE = (torch.rand(3, 4), None), (torch.rand(2, 3, 4), torch.rand(4)), (torch.rand(2), None)
+OUTSIDE = (
+    (torch.rand(3, 4).double(), None),
+    (torch.rand(4, 4).t(), None),
+    (torch.rand(3, 3), None),
+    (torch.rand(3, 4), torch.rand(3)),
+    (torch.rand(4), torch.rand(4).double()),
+)
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+@pytest.mark.parametrize("given, expected", [(INSIDE, "kernel"), (OUTSIDE, "reference")], ids=["inside", "outside"])
+def test_kernel_runs_in_its_domain_alone(caller: str, given: Any, expected: str) -> None:
+    for x, y in given:
+        torch._dynamo.reset()
+        CALLERS[caller](x, y)  # compile and probe first
+        runs.clear()
+        torch._dynamo.reset()
+        out = CALLERS[caller](x, y)
+        torch.testing.assert_close(out, x * 2)
+        assert runs[-1] == expected
+
+
+def test_what_the_reference_rejects_no_kernel_sees() -> None:
+    runs.clear()
+    with pytest.raises(ValueError, match="doubled: x must have fewer than 4 dimensions"):
+        doubled(torch.rand(1, 1, 1, 3))
+    assert "kernel" not in runs
+
+
+def test_gradients_of_a_kernel_come_from_the_ladder() -> None:
+    x = torch.rand(3, 4, requires_grad=True)
+    out = doubled(x)
+    assert "Node" in type(out.grad_fn).__name__
+    (grad,) = torch.autograd.grad((out**2).sum(), x, create_graph=True)
+    torch.testing.assert_close(grad, 8 * x)
+    (second,) = torch.autograd.grad(grad.sum(), x)
+    torch.testing.assert_close(second, torch.full_like(x, 8.0))
+
+
+def test_with_a_kernel_the_author_chooses_whether_compile_inlines() -> None:
+    for choice, target in (("call", "chosen_call"), ("inline", "mul")):
+
+        @ow.op(name=f"chosen_{choice}", compile=choice)  # type: ignore[call-overload]
+        def chosen(x: Tensor) -> Tensor:
+            return x * 2
+
+        @chosen.kernel("cpu")
+        def _(x: Tensor) -> Tensor:
+            return x + x
+
+        graphs: list[Any] = []
+
+        def keep(graph: Any, inputs: Any, graphs: list[Any] = graphs) -> Any:
+            graphs.append(graph)
+            return graph.forward
+
+        torch.compile(lambda x, f=chosen: f(x), backend=keep, fullgraph=True)(torch.ones(2))
+        assert target in str(graphs[0].graph)
+
+
+@pytest.mark.parametrize("sizes", ["x[", "x[k,...]", "x[k*2]", "x k", "x[..., k] and"])
+def test_a_size_pattern_that_cannot_be_read_is_refused(sizes: str) -> None:
+    with pytest.raises(ValueError, match="sizes: cannot read"):
+        ow.Domain(sizes=sizes)
+
+
+@pytest.mark.parametrize(
+    "domain, arguments, why",
+    [
+        (ow.Domain(ranks={"x": 2}), {"x": torch.ones(3)}, "x has 1 dimensions, the kernel takes 2"),
+        (
+            ow.Domain(ranks={"x": range(1, 3)}),
+            {"x": torch.ones(())},
+            "x has 0 dimensions, the kernel takes range(1, 3)",
+        ),
+        (ow.Domain(layout="channels_last"), {"x": torch.ones(1, 2, 3, 4)}, "x is not channels_last"),
+        (ow.Domain(sizes="x[3]"), {"x": torch.ones(4)}, "x has shape (4,), which does not fit x[3]"),
+        (ow.Domain(), {"x": torch.ones(1), "y": torch.ones(1).int()}, "y is int32 and x is float32"),
+        (ow.Domain(mixed=True), {"x": torch.ones(1), "y": torch.ones(1).int()}, None),
+        (ow.Domain(), {"x": torch.ones(1), "y": torch.ones(1, device="meta")}, "y is on meta and x on cpu"),
+        (ow.Domain(sizes="x[n, n]"), {"x": torch.ones(2, 2)}, None),
+        (ow.Domain(), {"x": torch.ones(2).to_sparse()}, "x is sparse_coo, the kernel takes strided tensors"),
+    ],
+)
+def test_a_domain_says_why_it_refuses(domain: ow.Domain, arguments: dict[str, Any], why: str | None) -> None:
+    assert domain.refuses(arguments) == why

@@ -1,0 +1,57 @@
+"""explain says what runs, and it is what runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import opwright as ow
+
+
+def test_an_operator_without_kernels_is_its_reference() -> None:
+    said = ow.explain(ow.axpby, torch.ones(3), torch.ones(3), a=2)
+    assert said.runs == "reference"
+    assert str(said).splitlines() == [
+        "axpby(x=float32[3] cpu, y=float32[3] cpu, a=2, b=1)",
+        "  forward   reference  axpby has no kernel",
+        "  backward  autograd   records what the reference does",
+        "  compile   inlined    torch.compile sees through an operator without kernels",
+    ]
+
+
+def test_it_says_why_a_kernel_does_not_run() -> None:
+    @ow.op
+    def halved(x: Tensor) -> Tensor:
+        return x / 2
+
+    @halved.kernel("cpu", ow.Domain(dtypes=(torch.float32,)))
+    def halved_cpu(x: Tensor) -> Tensor:
+        return x * 0.5
+
+    @halved.kernel("cuda")
+    def halved_cuda(x: Tensor) -> Tensor:
+        return x * 0.5
+
+    assert ow.explain(halved, torch.ones(2)).runs == "halved_cpu"
+    said = str(ow.explain(halved, torch.ones(2).double().requires_grad_()))
+    assert "halved_cpu: x is float64, the kernel takes float32; halved_cuda: it is for cuda" in said
+    assert "halved_backward, derived from the reference, recorded in Python" in said
+    assert "graphs hold tests::halved as one call" in said
+    assert "no input requires a gradient" in str(ow.explain(halved, torch.ones(2)))
+    assert "halved_cpu on cpu, halved_cuda on cuda" in str(ow.explain(halved))
+
+
+def test_it_says_what_a_call_will_raise_and_computes_nothing() -> None:
+    said = ow.explain(ow.axpby, torch.ones(3), torch.ones(4))
+    assert said.error == "ValueError: axpby: x and y must broadcast, got (3,) and (4,)"
+    huge = torch.empty(1, device="meta").expand(10**12)
+    assert ow.explain(ow.cube, huge).error is None
+    x = torch.ones(2)
+    assert ow.explain(ow.cube_, x).error is None
+    assert x.tolist() == [1.0, 1.0]
+
+
+def test_it_refuses_what_is_no_operator() -> None:
+    with pytest.raises(TypeError, match="explain: the first argument must be an operator, got builtin_function"):
+        ow.explain(torch.add)  # type: ignore[arg-type]

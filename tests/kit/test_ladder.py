@@ -1,0 +1,265 @@
+"""Every derivative is an operator, and each rung is right or says that it is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+import opwright as ow
+from opwright.kit import derive
+from tests.library import DOORS, FUNCTIONAL, opaque_twin
+from tests.ways import Case, differentiable
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("op", FUNCTIONAL, ids=lambda op: op.name)
+def test_gradcheck_with_all_its_options(op: ow.Op[..., Any], door: str) -> None:
+    for dtype in (torch.float64, torch.complex128):
+        for sample in op.draw_samples(ow.Maker(dtype)):
+            case = Case(sample)
+            function, inputs = case.over(DOORS[door](op)), tuple(differentiable(case.tensors))
+            assert gradcheck(
+                function, inputs, check_undefined_grad=True, check_batched_grad=True, check_forward_ad=True,
+                check_batched_forward_grad=True, check_grad_dtypes=True,
+            )  # fmt: skip
+            assert gradgradcheck(function, inputs, check_undefined_grad=True, check_batched_grad=True)
+
+
+@pytest.mark.parametrize("op", FUNCTIONAL, ids=lambda op: op.name)
+def test_the_declared_gradient_is_the_derived_one(op: ow.Op[..., Any]) -> None:
+    derived = derive.rung_above(op.name, op.signature, op.reference, None, op.random)
+    assert op.has_declared_gradient
+    for dtype in (torch.float64, torch.complex128, torch.float32):
+        for sample in op.draw_samples(ow.Maker(dtype)):
+            out = op(*sample.args, **sample.kwargs)
+            grad = torch.rand_like(out)
+            values = op.signature.bind(sample.args, sample.kwargs)
+            rung = op.derivation
+            saved = {name: values[name] for name in rung.inputs} | dict.fromkeys(rung.outputs, out)
+            got = op.backward(grad=grad, **saved)
+            expected = derived.reference(grad=grad, **values)
+            for g, e in zip(got, expected, strict=True):
+                assert (g is None) == (e is None)
+                if g is not None:
+                    torch.testing.assert_close(g, e)
+
+
+@pytest.mark.parametrize("op", FUNCTIONAL, ids=lambda op: op.name)
+def test_opcheck_finds_nothing(op: ow.Op[..., Any]) -> None:
+    for door in (op, opaque_twin(op)):
+        for rung in (door, door.backward):
+            for sample in rung.draw_samples(ow.Maker(torch.float64))[:2]:
+                args = [t.requires_grad_() if isinstance(t, Tensor) and t.is_leaf else t for t in sample.args]
+                torch.library.opcheck(rung.overload, tuple(args), sample.kwargs)
+
+
+def test_only_wanted_gradients_are_computed() -> None:
+    asked: list[list[bool]] = []
+
+    @ow.op(opaque=True)
+    def product(x: Tensor, y: Tensor) -> Tensor:
+        return x * y
+
+    @product.gradient
+    def _(grad: Tensor, x: Tensor, y: Tensor, wanted: list[bool]) -> Any:
+        asked.append(wanted)
+        return (grad * y if wanted[0] else None), (grad * x if wanted[1] else None)
+
+    x, y = torch.ones(2, requires_grad=True), torch.full((2,), 3.0)
+    product(x, y).sum().backward()
+    assert asked == [[True, False]]
+    assert x.grad is not None
+    assert x.grad.tolist() == [3.0, 3.0]
+
+
+def test_a_rung_returns_none_for_what_is_not_wanted() -> None:
+    grad, x, weight = torch.ones(5, 4), torch.ones(5, 3), torch.ones(4, 3)
+    for op in (ow.linear, opaque_twin(ow.linear)):
+        out = op.backward(grad, x, weight, None, wanted=[False, True, True])
+        assert out.grad_x is None
+        assert out.grad_bias is None
+        assert out.grad_weight.shape == (4, 3)
+    with pytest.raises(ValueError, match="wanted must have 3 entries, got 1"):
+        ow.linear.backward(grad, x, weight, None, wanted=[True])
+
+
+def test_an_undefined_gradient_stays_undefined() -> None:
+    calls: list[str] = []
+
+    @ow.op(opaque=True)
+    def both(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, y * 3
+
+    @both.gradient
+    def _(grad_0: Tensor, grad_1: Tensor) -> Any:
+        calls.append("ran")
+        assert grad_0.abs().sum() == 0  # absent where the other is there: zeros
+        return grad_0 * 2, grad_1 * 3
+
+    class Undefined(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return None
+
+    x, y = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    _, second = both(x, y)
+    second.sum().backward()
+    assert calls == ["ran"]
+    a, _ = both(x, y)
+    x.grad = y.grad = None
+    Undefined.apply(a).sum().backward()  # type: ignore[no-untyped-call]
+    assert calls == ["ran"]
+    assert x.grad is None
+
+
+def test_derivatives_go_as_far_as_anyone_asks() -> None:
+    for op in (ow.cube, opaque_twin(ow.cube)):
+        x = torch.tensor([2.0, -1.0], dtype=torch.float64, requires_grad=True)
+        value = op(x)
+        for expected in ([12.0, 3.0], [12.0, -6.0], [6.0, 6.0]):
+            value = torch.autograd.grad(value.sum(), x, create_graph=True)[0]
+            assert value.tolist() == expected
+
+
+def test_declared_nondifferentiable_tensors_get_no_gradient() -> None:
+    for opaque in (False, True):
+
+        @ow.op(opaque=opaque, nondifferentiable=("mask", 1), namespace=f"fixed_{opaque}")
+        def masked(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+            return x * mask, x.sum() + mask.sum()
+
+        x, mask = torch.ones(2, requires_grad=True), torch.full((2,), 2.0, requires_grad=True)
+        out, total = masked(x, mask)
+        assert not total.requires_grad
+        out.sum().backward()
+        assert mask.grad is None
+        assert x.grad is not None
+        assert x.grad.tolist() == [2.0, 2.0]
+        assert masked.backward.schema.endswith("-> Tensor grad_x")
+
+
+def test_an_integer_result_or_input_has_no_gradient() -> None:
+    @ow.op(opaque=True)
+    def take(x: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        return x[index], index + 1
+
+    x = torch.rand(4, dtype=torch.float64, requires_grad=True)
+    values, shifted = take(x, torch.tensor([2, 0]))
+    assert shifted.dtype == torch.int64
+    assert not shifted.requires_grad
+    values.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [1.0, 0.0, 1.0, 0.0]
+
+
+def test_an_operator_without_derivative_says_so() -> None:
+    @ow.op
+    def rounded(x: Tensor) -> tuple[Tensor, ...]:
+        return (x.round().long(),)
+
+    @ow.op(nondifferentiable=("x",))
+    def fixed(x: Tensor) -> Tensor:
+        return x * 2
+
+    with pytest.raises(TypeError, match="fixed: it has no derivative"):
+        _ = fixed.backward
+    assert not fixed(torch.ones(1, requires_grad=True)).requires_grad
+
+
+def test_a_gradient_that_takes_an_unknown_name_is_refused() -> None:
+    @ow.op
+    def some(x: Tensor) -> Tensor:
+        return x * 2
+
+    with pytest.raises(TypeError, match="some: its gradient takes 'z', which is neither an incoming gradient"):
+
+        @some.gradient
+        def _(grad: Tensor, z: Tensor) -> Tensor:
+            return grad
+
+    with pytest.raises(TypeError, match="some: its gradient must take the incoming gradient 'grad'"):
+
+        @some.gradient
+        def _(x: Tensor) -> Tensor:
+            return x
+
+    @some.gradient
+    def _(grad: Tensor) -> Any:
+        return grad, grad
+
+    with pytest.raises(TypeError, match="some: its gradient returned 2 results; it must return one for each"):
+        some.backward(torch.ones(1))
+
+
+def test_a_gradient_may_be_the_one_that_came_in() -> None:
+    @ow.op(opaque=True)
+    def shifted(x: Tensor) -> Tensor:
+        return x + 1
+
+    @shifted.gradient
+    def _(grad: Tensor) -> Tensor:
+        return grad
+
+    x = torch.ones(2, requires_grad=True)
+    grad = torch.full((2,), 5.0)
+    shifted(x).backward(grad)
+    assert x.grad is not None
+    assert x.grad.tolist() == [5.0, 5.0]
+    assert torch.ops.tests.shifted_backward(grad).data_ptr() != grad.data_ptr()
+
+
+def test_random_operators_record_through_their_reference_and_have_no_derived_rung() -> None:
+    @ow.op(random=True, opaque=True)
+    def noisy(x: Tensor) -> Tensor:
+        return x * torch.rand_like(x)
+
+    x = torch.ones(8, requires_grad=True)
+    out = noisy(x)
+    out.sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, out.detach())
+    with pytest.raises(TypeError, match="noisy_backward: it cannot be derived, since the reference of noisy draws"):
+        _ = noisy.backward
+    assert torch.Tag.nondeterministic_seeded in noisy.overload.tags
+
+
+def test_what_the_sigmoid_keeps_is_its_output() -> None:
+    kept: list[Tensor] = []
+
+    def pack(t: Tensor) -> Tensor:
+        kept.append(t)
+        return t
+
+    twin = opaque_twin(ow.sigmoid)
+    x = torch.randn(3, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        out = twin(x)
+    assert len(kept) == 1
+    torch.testing.assert_close(kept[0], out)
+    out.sum().backward()
+
+
+def test_a_changed_saved_tensor_is_noticed() -> None:
+    twin = opaque_twin(ow.cube)
+    x = torch.ones(3, requires_grad=True)
+    y = x * 1
+    out = twin(y)
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_a_second_backward_is_an_error() -> None:
+    x = torch.ones(3, requires_grad=True)
+    out = opaque_twin(ow.cube)(x).sum()
+    out.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        out.backward()

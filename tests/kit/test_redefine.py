@@ -1,0 +1,104 @@
+"""Defining an operator again replaces it, and takes nothing away from what may be running."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import opwright as ow
+
+
+def define(factor: float) -> ow.Op[..., Any]:
+    @ow.op(namespace="again")
+    def cell(x: Tensor) -> Tensor:
+        return x * factor
+
+    return cell
+
+
+def test_the_same_schema_swaps_the_reference_behind_the_name() -> None:
+    first = define(2.0)
+    overload = first.overload
+    second = define(3.0)
+    assert second.overload is overload
+    assert second(torch.ones(1)).item() == 3.0
+    assert torch.ops.again.cell(torch.ones(1)).item() == 3.0
+    x = torch.ones(1, requires_grad=True)
+    torch.ops.again.cell(x).backward()
+    assert x.grad is not None
+    assert x.grad.item() == 3.0
+
+
+def test_a_changed_schema_takes_the_name_and_leaves_old_graphs_alone() -> None:
+    @ow.op(namespace="again", opaque=True)
+    def grown(x: Tensor) -> Tensor:
+        return x + 1
+
+    compiled = torch.compile(lambda x: torch.ops.again.grown(x), backend="aot_eager", fullgraph=True)
+    old = torch.ops.again.grown.default
+    assert compiled(torch.ones(1)).item() == 2.0
+
+    @ow.op(namespace="again", opaque=True)
+    def grown(x: Tensor, by: float = 10.0) -> Tensor:  # type: ignore[no-redef]
+        return x + by
+
+    assert grown(torch.ones(1)).item() == 11.0
+    assert torch.ops.again.grown(torch.ones(1), 5.0).item() == 6.0
+    assert old(torch.ones(1)).item() == 2.0
+    x = torch.ones(1, requires_grad=True)
+    grown(x, 3.0).backward()
+    assert x.grad is not None
+
+
+def test_another_module_may_not_take_the_name() -> None:
+    scope: dict[str, Any] = {"Tensor": Tensor, "__name__": "elsewhere"}
+    exec("def axpby(x: Tensor) -> Tensor: return x + 1", scope)
+    with pytest.raises(ValueError, match=r"axpby: opwright::axpby is defined already, in opwright\.ops\.axpby\.op"):
+        ow.op(namespace="opwright")(scope["axpby"])
+    exec("def add(x: Tensor) -> Tensor: return x + 1", scope)
+    with pytest.raises(ValueError, match="add: aten::add belongs to another library"):
+        ow.op(namespace="aten")(scope["add"])
+
+
+def test_operators_are_replaced_while_others_call_them() -> None:
+    define(1.0)
+    stop = threading.Event()
+    seen: set[float] = set()
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            while not stop.is_set():
+                x = torch.ones(1, requires_grad=True)
+                out = torch.ops.again.cell(x)
+                out.backward()
+                seen.add(out.item())
+        except BaseException as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for i in range(200):
+        define(float(i % 7))
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert seen <= {float(i) for i in range(7)}
+
+
+def test_operators_copy_and_pickle_by_name() -> None:
+    assert copy.deepcopy(ow.axpby) is ow.axpby
+    assert pickle.loads(pickle.dumps(ow.axpby)) is ow.axpby
+    assert pickle.loads(pickle.dumps(ow.axpby.backward)) is ow.axpby.backward
+    module = torch.nn.Sequential(ow.nn.Linear(2, 3), ow.nn.Sigmoid(), ow.nn.Scale(2.0))
+    restored = pickle.loads(pickle.dumps(copy.deepcopy(module)))
+    x = torch.rand(4, 2)
+    torch.testing.assert_close(restored(x), module(x))
