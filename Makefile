@@ -5,7 +5,7 @@ RUN    := $(VENV)/bin/python
 CXX_SOURCES := $(shell find src tests examples -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal
 
-.PHONY: setup demo test test-all lint format docs clean
+.PHONY: setup demo bench test test-all lint format docs clean
 
 setup: $(VENV)/ready
 
@@ -17,6 +17,10 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 demo: setup
 	$(RUN) examples/demo.py
+	$(RUN) benchmarks/see_through.py --seconds 0.3
+
+bench: setup
+	$(RUN) benchmarks/see_through.py --json benchmarks/results/see_through.json
 
 lint: setup
 	$(RUN) -m ruff check .

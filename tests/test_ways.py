@@ -12,16 +12,18 @@ from tests.library import DOORS, FUNCTIONAL, RUNGS
 from tests.ways import SLOW, WAYS, Case
 
 DTYPES = (torch.float64, torch.float32, torch.complex128, torch.int64)
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 COMPILERS = {"aot_eager", "aot_eager, dynamic", "export", "make_fx", *SLOW}
 
 
 @pytest.mark.parametrize("name", [pytest.param(w, marks=[pytest.mark.slow] if w in SLOW else []) for w in WAYS])
 @pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("op", [*FUNCTIONAL, *RUNGS], ids=lambda op: op.name)
-def test_operator_is_its_reference(op: ow.Op[..., Any], door: str, name: str) -> None:
+def test_operator_is_its_reference(op: ow.Op[..., Any], device: str, door: str, name: str) -> None:
     ran = 0
     for dtype in DTYPES[:1] if name in COMPILERS else DTYPES:
-        samples = op.draw_samples(ow.Maker(dtype))
+        samples = op.draw_samples(ow.Maker(dtype, device))
         for sample in samples[::3] if name in COMPILERS else samples:
             case = Case(sample)
             WAYS[name](case.over(DOORS[door](op)), case.over(op.reference), case.tensors)

@@ -11,9 +11,10 @@ tensor([0.6931])
 from __future__ import annotations
 
 from pathlib import Path as _Path
+from typing import Any as _Any
 
 from opwright.kit.domain import Cost, Domain
-from opwright.kit.explain import explain
+from opwright.kit.explain import Explanation, explain
 from opwright.kit.kinds import Like, Number
 from opwright.kit.load import discover as _discover
 from opwright.kit.load import load
@@ -28,6 +29,7 @@ __all__ = [
     "BadReference",
     "Cost",
     "Domain",
+    "Explanation",
     "Like",
     "Maker",
     "Number",
@@ -49,3 +51,8 @@ globals().update(_operators)
 __all__ += _operators
 
 from opwright import nn  # noqa: E402  modules stand on the operators above
+
+
+def __getattr__(name: str) -> Op[..., _Any]:
+    # Operators are found, not listed: this tells type checkers so, and a reader what there is.
+    raise AttributeError(f"opwright has no {name!r}; its operators are {', '.join(_operators)}")

@@ -36,18 +36,25 @@ def test_the_same_schema_swaps_the_reference_behind_the_name() -> None:
 
 
 def test_a_changed_schema_takes_the_name_and_leaves_old_graphs_alone() -> None:
-    @ow.op(namespace="again", opaque=True)
-    def grown(x: Tensor) -> Tensor:
-        return x + 1
+    def first() -> ow.Op[..., Any]:
+        @ow.op(namespace="again", opaque=True)
+        def grown(x: Tensor) -> Tensor:
+            return x + 1
 
+        return grown
+
+    def second() -> ow.Op[..., Any]:
+        @ow.op(namespace="again", opaque=True)
+        def grown(x: Tensor, by: float = 10.0) -> Tensor:
+            return x + by
+
+        return grown
+
+    first()
     compiled = torch.compile(lambda x: torch.ops.again.grown(x), backend="aot_eager", fullgraph=True)
     old = torch.ops.again.grown.default
     assert compiled(torch.ones(1)).item() == 2.0
-
-    @ow.op(namespace="again", opaque=True)
-    def grown(x: Tensor, by: float = 10.0) -> Tensor:  # type: ignore[no-redef]
-        return x + by
-
+    grown = second()
     assert grown(torch.ones(1)).item() == 11.0
     assert torch.ops.again.grown(torch.ones(1), 5.0).item() == 6.0
     assert old(torch.ones(1)).item() == 2.0

@@ -64,7 +64,7 @@ def test_every_kind_of_parameter_has_a_schema() -> None:
 def test_every_kind_of_argument_reaches_the_reference_unchanged(opaque: bool) -> None:
     op = ow.op(opaque=opaque, namespace=f"kinds_{opaque}")(every_kind)
     x = torch.ones(2)
-    given = {
+    given: dict[str, Any] = {
         "n": 4, "a": 2.0, "flag": True, "z": 1 + 2j, "number": 7, "name": "other", "side": Side.RIGHT, "how": "down",
         "dtype": torch.int8, "kind": torch.float64, "device": torch.device("cpu"), "sizes": [3], "weights": [1.0, 2.0],
         "some": [True, False],

@@ -73,9 +73,7 @@ class Signature:
         """The value of every parameter in a call, defaults filled in."""
         given = dict(zip((p.name for p in self.parameters), args, strict=False)) | kwargs
         return {
-            p.name: given[p.name] if p.name in given else p.default
-            for p in self.parameters
-            if p.name in given or p.default is not EMPTY
+            p.name: given.get(p.name, p.default) for p in self.parameters if p.name in given or p.default is not EMPTY
         }
 
     def encode(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

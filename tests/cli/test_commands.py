@@ -1,0 +1,100 @@
+"""The command line, as a person or a script runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import opwright as ow
+from tests.library import OPERATORS
+
+
+def run(*arguments: str, fails: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([sys.executable, "-m", "opwright", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == fails, done.stderr
+    return done
+
+
+def test_list_names_every_operator() -> None:
+    rows = json.loads(run("list", "--json").stdout)
+    assert [row["op"] for row in rows] == [f"opwright.{op.name}" for op in OPERATORS]
+    axpby = next(row for row in rows if row["op"] == "opwright.axpby")
+    assert axpby["rungs"] == ["axpby_backward"]
+    assert "axpby_backward" in run("list").stdout
+
+
+def test_new_scaffolds_an_operator_that_works_as_it_stands(tmp_path: Path) -> None:
+    said = run("new", "swish", "--path", str(tmp_path)).stdout
+    assert "op.py" in said
+    rows = json.loads(run("list", str(tmp_path / "swish"), "--json").stdout)
+    assert rows[-1]["op"] == "user.swish"
+    op = ow.load(tmp_path / "swish").swish
+    x = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(op(x, beta=2.0), x * torch.sigmoid(2 * x))
+    assert torch.autograd.gradcheck(op, (x,))
+    compiled: Any = torch.compile(op, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), op(x))
+    make = ow.Maker()
+    assert len(op.draw_samples(make)) == 4
+    for sample in op.draw_samples(make):
+        torch.testing.assert_close(op(*sample.args, **sample.kwargs), op.reference(*sample.args, **sample.kwargs))
+        assert op.cost_of(*sample.args, **sample.kwargs) is not None
+    for reject in op.draw_rejects(make):
+        with pytest.raises(reject.error, match=reject.message):
+            op(*reject.args, **reject.kwargs)
+
+
+@pytest.mark.parametrize("name", ["a b", "1st", "class", "", "_hidden", "swish_", "../evil", "naïve"])
+def test_new_refuses_what_cannot_name_an_operator(tmp_path: Path, name: str) -> None:
+    said = run("new", "--path", str(tmp_path), "--", name, fails=2).stderr
+    assert said.startswith("opwright: ")
+    assert "Traceback" not in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_new_overwrites_nothing(tmp_path: Path) -> None:
+    run("new", "mine", "--path", str(tmp_path))
+    (tmp_path / "mine" / "op.py").write_text("precious")
+    assert "exists already" in run("new", "mine", "--path", str(tmp_path), fails=2).stderr
+    assert (tmp_path / "mine" / "op.py").read_text() == "precious"
+
+
+def test_doctor_speaks_of_this_machine() -> None:
+    findings = json.loads(run("doctor", "--json").stdout)
+    assert [f["what"] for f in findings] == ["Python", "PyTorch", "C++ compiler", "nvcc", "GPU"]
+    assert torch.__version__ in findings[1]["found"]
+    assert all(f["mend"] for f in findings if f["verdict"] != "ok")
+    assert "PyTorch" in run("doctor").stdout
+
+
+def test_doctor_says_how_to_mend_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from opwright.kit import doctor
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    found = {f.what: f for f in doctor.examine()}
+    assert found["C++ compiler"].verdict == "missing"
+    assert "apt install g++" in found["C++ compiler"].mend
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    found = {f.what: f for f in doctor.examine()}
+    assert found["C++ compiler"].verdict == "broken"
+    old = tmp_path / "old-g++"
+    old.write_text("#!/bin/sh\necho 'g++ (Debian 9.4.0-1) 9.4.0'\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("CXX", str(old))
+    monkeypatch.setenv("PATH", "/bin:/usr/bin")
+    found = {f.what: f for f in doctor.examine()}
+    assert (found["C++ compiler"].verdict, found["C++ compiler"].mend) == ("broken", "version 11 or newer is needed")
+    monkeypatch.setattr(torch, "__version__", "2.9.1")
+    assert doctor.examine()[1].mend == "opwright needs torch 2.10 or newer: pip install -U torch"
+
+
+def test_version_and_mistakes() -> None:
+    assert run("--version").stdout.strip() == ow.__version__
+    assert "there is no file or folder" in run("list", "/nowhere", fails=2).stderr
