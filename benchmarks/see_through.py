@@ -104,9 +104,7 @@ def measure(seconds: float) -> list[dict[str, Any]]:
                      "ratio": ours / bare, "added_us": (ours - bare) * 1e6}
                 )  # fmt: skip
                 figures = f"{bare * 1e6:10.2f} {ours * 1e6:10.2f} {ours / bare:6.2f}"
-                print(
-                    f"{name:8} {label:6} {way:27} {bare * 1e6:10.2f} {ours * 1e6:10.2f} {r['ratio']:6.2f}", flush=True
-                )
+                print(f"{name:8} {label:6} {way:27} {figures}", flush=True)
     return rows
 
 
