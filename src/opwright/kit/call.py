@@ -193,3 +193,12 @@ def inlined(direct: Callable[..., Any], dispatched: Callable[..., Any]) -> Calla
         return direct(*args, **kwargs) if torch.compiler.is_compiling() else dispatched(*args, **kwargs)
 
     return choose
+
+
+def kept_by_export(direct: Callable[..., Any], dispatched: Callable[..., Any]) -> Callable[..., Any]:
+    """A call that torch.export keeps whole: it cannot trace the derivation inside a rung."""
+
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        return dispatched(*args, **kwargs) if torch.compiler.is_exporting() else direct(*args, **kwargs)
+
+    return choose

@@ -103,11 +103,12 @@ class Op(Generic[P, R]):
         return not self.opaque or self.random or any(p.mutated for p in self.signature.parameters)
 
     def _choose_call(self) -> None:
-        self._call = self._direct
-        if self.opaque:
+        if not self.opaque:
+            self._call = self._direct if self.rung is None else call.kept_by_export(self._direct, self._dispatched)
+        elif self.compile == "inline":
+            self._call = call.inlined(self._direct, self._dispatched)
+        else:
             self._call = self._dispatched
-            if self.compile == "inline":
-                self._call = call.inlined(self._direct, self._dispatched)
 
     # --- the ladder --------------------------------------------------------------------------------------------
 
