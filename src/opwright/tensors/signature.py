@@ -100,6 +100,11 @@ def dotted(function: Any) -> str:
         return f"torch.ops.{function}"
     if torch.compiler.is_compiling():  # PyTorch's record of names cannot be read while a graph is traced
         return str(getattr(function, "__name__", "a torch function"))
+    return _on_record(function)
+
+
+@functools.cache
+def _on_record(function: Any) -> str:
     name = torch.overrides.resolve_name(function)
     if name is None:
         parts = (getattr(function, "__module__", None), getattr(function, "__qualname__", None))
