@@ -163,6 +163,9 @@ class Operators:
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
 
+    def __reversed__(self) -> Any:
+        return ask(T.__reversed__, self)
+
     def __contains__(self, element: Any) -> bool:
         return bool(ask(T.__contains__, self, element))
 

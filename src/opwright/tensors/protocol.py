@@ -72,6 +72,8 @@ def ask(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = kind.__torch_function__(function, types, args, kwargs)  # type: ignore[attr-defined]
         if result is not NotImplemented:
             return result
+    if len(types) == 1:  # a dense operator that declined; Python goes on to the other operand's
+        return NotImplemented
     raise TypeError(conflict(function, types))
 
 

@@ -85,6 +85,11 @@ class ScaledIdentity(TensorLike, fallback="dense"):
         on = torch.eye(self.n, dtype=torch.bool, device=self.device)
         return torch.where(on, self.value, self.value.new_zeros(()))
 
+    @classmethod
+    def example(cls) -> ScaledIdentity:
+        """A small one, for `coverage` to try functions on."""
+        return cls(3, 2.0)
+
     def like(self, value: Tensor) -> ScaledIdentity:
         """One of the same type and size with another value."""
         return type(self)(self.n, value)
