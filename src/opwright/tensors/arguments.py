@@ -35,7 +35,7 @@ _BY_TYPE: dict[str, list[Any]] = {
     "ScalarType": [torch.float64],
 }
 # Where neither says, as in torch.nn.functional without annotations.
-_ANY: list[Any] = ["square", 0, 1, "index", [3, 3], 0.5, "vector", [HERE, HERE]]
+_ANY: list[Any] = ["square", HERE, 2, 0, 1, "index", [3, 3], 0.5, "vector", [HERE, HERE]]
 _BY_NAME: dict[str, list[Any]] = {
     "dtype": [torch.float64],
     "device": [torch.device("cpu")],

@@ -37,7 +37,7 @@ def mul(input: Any, other: Any) -> Any:
 @ScaledIdentity.implements(torch.div)
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
     divisor = scalar(other)
-    if divisor is None or not isinstance(input, ScaledIdentity):
+    if divisor is None or not isinstance(input, ScaledIdentity) or (not isinstance(divisor, Tensor) and divisor == 0):
         return NotImplemented
     return input.like(torch.div(cell(input), divisor, rounding_mode=rounding_mode))
 

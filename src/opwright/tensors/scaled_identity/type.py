@@ -21,8 +21,8 @@ class ScaledIdentity(TensorLike, fallback="dense"):
 
         class Strict(ScaledIdentity, fallback="error"): ...
 
-    Zeros off the diagonal are exact: scaling by inf or dividing by 0 leaves them zero, where the dense
-    computation would make them nan. Equivalent to: `value * torch.eye(n)`.
+    Zeros off the diagonal are exact: a product with a tensor that holds inf or nan, or a division by one that
+    holds 0, leaves them zero, where the dense computation would make them nan. Equivalent to: `value * torch.eye(n)`.
 
     >>> x = ScaledIdentity(3, 2.0)
     >>> torch.add(x, x, alpha=3)
@@ -117,9 +117,13 @@ def cell(x: ScaledIdentity) -> Tensor:
 
 
 def scalar(value: Any) -> Any:
-    """`value` if it scales a matrix without changing its shape: a number or a tensor of one element; else None."""
+    """`value` if it scales a matrix without changing its shape: a number or a tensor of one element; else None.
+
+    A number that makes nan of zeros is none: then the result is no scaled identity. The value of a tensor is not
+    looked at, which would make a GPU wait.
+    """
     if isinstance(value, (bool, int, float, complex)):
-        return value
+        return value if value == value and value - value == 0 else None
     if isinstance(value, Tensor) and value.numel() == 1 and value.dim() <= 2:
         return value
     return None
