@@ -23,7 +23,9 @@ def main() -> None:
 @app.command()
 def coverage(
     target: Annotated[str, typer.Argument(metavar="MODULE:CLASS", help="such as opwright.tensors:ScaledIdentity")],
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="also write JSON; - is stdout")] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="also write JSON; - is stdout")
+    ] = None,
     list_status: Annotated[str | None, typer.Option("--list", metavar="STATUS", help="name these functions")] = None,
 ) -> None:
     """Try every overridable torch function on a type: own override, fallback, raises, ignored by PyTorch."""

@@ -84,19 +84,19 @@ the same with .annotated(), or choose another merge rule
         out = list(leaves(kwargs.get("out")))
         read = [v for v in leaves((args, {k: v for k, v in kwargs.items() if k != "out"})) if isinstance(v, Annotated)]
         merged = _merged(cls.merge, func, read)  # before the call, which may write
-        result = super().__torch_function__(func, types, args, kwargs)
+        result = super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
         for value in leaves(result):
             if isinstance(value, Annotated) and (not hasattr(value, "_metadata") or any(value is o for o in out)):
                 value._metadata = dict(merged)
         return result
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         metadata = "".join(f", {k}={v!r}" for k, v in self.metadata.items())
         return f"{type(self).__name__}({self.plain()!r}{metadata})"
 
 
-# The name is what torch.compile shows where it leaves the graph (pass x.plain() to stay in it). torch.compiler.disable would
-# do the same, and load the compiler with this module.
+# The name is what torch.compile shows where it leaves the graph; to stay in one, give it x.plain().
+# torch.compiler.disable would do the same, and load the compiler with this module.
 @_disable_dynamo
 def _graph_break_because_graphs_hold_no_metadata(
     cls: type[Annotated], func: Any, types: Any, args: Any, kwargs: Any

@@ -47,5 +47,5 @@ class Carrier(torch.Tensor):
     def __format__(self, spec: str) -> str:
         return format(self.plain(), spec) if spec else repr(self)
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"{type(self).__name__}({self.plain()!r})"

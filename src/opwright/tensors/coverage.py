@@ -31,12 +31,36 @@ MEANING: dict[Status, str] = {
 # Never called: they would end the process, start a device, or hand memory to someone else.
 _NEVER = ("cudnn_", "miopen_", "mkldnn_", "fbgemm_", "quantized_", "_cudnn", "_mkldnn", "_miopen", "_fw_", "_nested")
 _NEVER_NAMES = frozenset(
-    "share_memory_ pin_memory cuda xpu ipu mtia __dlpack__ __dlpack_device__ __setstate__ storage_type set_ to_mkldnn "
-    "resize_as_sparse_ sparse_resize_ sparse_resize_and_clear_ __reduce_ex__ __cuda_array_interface__ module_load "
-    "is_pinned embedding_bag _to_sparse rnn_tanh_cell rnn_relu_cell gru_cell lstm_cell".split()
+    {
+        "share_memory_",
+        "pin_memory",
+        "cuda",
+        "xpu",
+        "ipu",
+        "mtia",
+        "__dlpack__",
+        "__dlpack_device__",
+        "__setstate__",
+        "storage_type",
+        "set_",
+        "to_mkldnn",
+        "resize_as_sparse_",
+        "sparse_resize_",
+        "sparse_resize_and_clear_",
+        "__reduce_ex__",
+        "__cuda_array_interface__",
+        "module_load",
+        "is_pinned",
+        "embedding_bag",
+        "_to_sparse",
+        "rnn_tanh_cell",
+        "rnn_relu_cell",
+        "gru_cell",
+        "lstm_cell",
+    }
 )
 # Their results are whatever lay in memory, or the time of day.
-_UNCOMPARED = ("empty", "rand", "resize", "__hash__", "__repr__", "data_ptr", "__dir__", "__deepcopy__", "_version")
+_UNCOMPARED = ("empty", "rand", "unpool", "resize", "__hash__", "__repr__", "data_ptr", "__dir__", "__deepcopy__")
 _VALID = 4  # argument lists that are tried on the type, once they are known to work on a dense tensor
 
 

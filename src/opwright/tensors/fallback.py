@@ -17,6 +17,7 @@ from torch import Tensor
 from opwright.tensors.operators import Operators
 from opwright.tensors.protocol import leaves, replace
 from opwright.tensors.signature import dotted
+from opwright.tensors.spelling import IN_PLACE_OPERATORS
 
 if TYPE_CHECKING:
     from opwright.tensors.like import TensorLike
@@ -25,9 +26,28 @@ Fallback = Literal["dense", "error"]
 
 # What belongs to one tensor's memory or history. Asked of a dense copy, each would be a lie.
 OWN_MEMORY = frozenset(
-    "backward data data_ptr grad grad_dtype grad_fn is_leaf is_shared is_set_to output_nr pin_memory register_hook "
-    "register_post_accumulate_grad_hook retain_grad retains_grad share_memory_ storage storage_type "
-    "untyped_storage volatile".split()
+    {
+        "backward",
+        "data",
+        "data_ptr",
+        "grad",
+        "grad_dtype",
+        "grad_fn",
+        "is_leaf",
+        "is_shared",
+        "is_set_to",
+        "output_nr",
+        "pin_memory",
+        "register_hook",
+        "register_post_accumulate_grad_hook",
+        "retain_grad",
+        "retains_grad",
+        "share_memory_",
+        "storage",
+        "storage_type",
+        "untyped_storage",
+        "volatile",
+    }
 )
 
 _warned: set[tuple[str, str, str]] = set()
@@ -63,7 +83,7 @@ def to_dense(value: Any) -> Any:
     """A tensor-like value as a Tensor; anything else as it is."""
     if not isinstance(value, Operators):
         return value
-    dense = value.dense()  # type: ignore[attr-defined]
+    dense = value.dense()
     if not isinstance(dense, Tensor) or dense.shape != torch.Size(value.shape):
         got = f"shape {tuple(dense.shape)}" if isinstance(dense, Tensor) else type(dense).__name__
         raise TypeError(
@@ -88,15 +108,10 @@ def writes(function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
     """The arguments that a call would write to."""
     name = dotted(function).rpartition(".")[2]
     written = list(leaves(kwargs.get("out")))
-    in_place = name in ("__setitem__", "__delitem__") or (name.startswith("__i") and name in _IN_PLACE_OPERATORS)
+    in_place = name in ("__setitem__", "__delitem__") or name in IN_PLACE_OPERATORS
     if in_place or (name.endswith("_") and not name.endswith("__")) or _asks_in_place(function, args, kwargs):
         written += list(args[:1]) or [next(iter(kwargs.values()), None)]
     return written
-
-
-_IN_PLACE_OPERATORS = frozenset(
-    f"__i{n}__" for n in "add sub mul truediv div floordiv mod pow and or xor lshift rshift".split()
-)
 
 
 def _asks_in_place(function: Callable[..., Any], args: Any, kwargs: Any) -> bool:

@@ -17,6 +17,7 @@ from opwright.tensors.protocol import ask, conflict
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+
 class TensorLike(Operators):
     """A type that torch functions accept: own implementations for some, the chosen fallback for the rest.
 
@@ -48,10 +49,6 @@ class TensorLike(Operators):
     _own: ClassVar[dict[Any, Override]] = {}
     _overrides: ClassVar[dict[Any, Override]] = {}
 
-    shape: torch.Size
-    dtype: torch.dtype
-    device: torch.device
-
     def __init_subclass__(
         cls,
         *,
@@ -70,7 +67,7 @@ class TensorLike(Operators):
                 setattr(cls, name, value)
         if knows is not None:
             cls.knows = tuple(knows)
-        if cls.fallback == "dense" and cls.dense is TensorLike.dense:
+        if cls.fallback == "dense" and cls.dense is Operators.dense:
             raise TypeError(f"{cls.__name__}: fallback='dense' needs a method dense(self) that returns a Tensor")
         cls._own = {}
         cls._inherit()
@@ -117,7 +114,7 @@ alpha=1): (in-place and out= forms need nothing more)
         """The override that serves `function`, own or inherited; None when the fallback would."""
         found = cls._overrides.get(function)
         if found is None and isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-            packet = getattr(function, "overloadpacket", function)
+            packet: Any = getattr(function, "overloadpacket", function)
             found = cls._overrides.get(packet._qualified_op_name)
         return found
 
@@ -139,16 +136,6 @@ alpha=1): (in-place and out= forms need nothing more)
     @classmethod
     def _takes(cls, other: type) -> bool:
         return issubclass(cls, other) or issubclass(other, Tensor) or issubclass(other, cls.knows)
-
-    def dense(self) -> Tensor:
-        """This value as a Tensor, of its shape, dtype and device, part of the autograd graph."""
-        raise NotImplementedError(f"{type(self).__name__} has no dense form")
-
-    def become(self, other: TensorLike) -> None:
-        """Take over the contents of `other`, of the same type: what in-place functions and `out=` do."""
-        contents = dict(vars(other))
-        vars(self).clear()
-        vars(self).update(contents)
 
     def __getattr__(self, name: str) -> Any:
         if name in ("shape", "dtype", "device"):

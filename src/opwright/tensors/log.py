@@ -13,12 +13,13 @@ from torch.overrides import TorchFunctionMode
 
 from opwright.tensors.carrier import Carrier
 from opwright.tensors.protocol import leaves
-from opwright.tensors.signature import dotted
+from opwright.tensors.signature import dotted, is_getter
 
 # Calls the body of a function that PyTorch wrote in Python without asking the mode about that function again, so
 # that what the body calls can be recorded. torch.overrides.redispatch_function is the public name since torch 2.13.
 _call_body: Callable[..., Any] | None = getattr(torch._C, "_skip_one_hop_torch_function", None)
 
+# Reading x.shape and its like is no computation, and every line of code is full of it: not recorded.
 # Printing a tensor computes with it; nobody wants to read that, and recording it could print again.
 _PRINTING = frozenset({torch.Tensor.__repr__, torch.Tensor.__str__, torch.Tensor.__format__, torch.Tensor.__dir__})
 
@@ -118,7 +119,7 @@ class _Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
-        if func in _PRINTING or _reads_property(func):
+        if func in _PRINTING or is_getter(func):
             return func(*args, **kwargs)
         # Where a mode asks, Tensor and Parameter stand among the types although they have nothing to say.
         types = tuple(t for t in types if t.__torch_function__ not in _SILENT)
@@ -191,21 +192,16 @@ class Followed(Carrier):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
         followed = [v for v in leaves((args, kwargs)) if isinstance(v, Followed) and hasattr(v, "calls")]
-        if func in _PRINTING or _reads_property(func) or not followed:
-            return super().__torch_function__(func, types, args, kwargs)
+        if func in _PRINTING or is_getter(func) or not followed:
+            return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
         log = followed[0].calls
         with log.record(func, args, kwargs) as call:
-            result = super().__torch_function__(func, types, args, kwargs)
+            result = super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
             call.output = _show(result)
         for value in leaves(result):
             if isinstance(value, Followed) and not hasattr(value, "calls"):
                 value.calls = log
         return result
-
-
-def _reads_property(function: Any) -> bool:
-    """x.shape and its like: no computation, and every line of code is full of them."""
-    return getattr(function, "__name__", None) == "__get__"
 
 
 def _show(value: Any) -> str:

@@ -18,6 +18,20 @@ class Operators:
     One line each: a loop could write them, but neither a reader nor a type checker would see them.
     """
 
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+    def dense(self) -> torch.Tensor:
+        """This value as a Tensor, of its shape, dtype and device, part of the autograd graph."""
+        raise NotImplementedError(f"{type(self).__name__} has no dense form")
+
+    def become(self, other: Operators) -> None:
+        """Take over the contents of `other`, of the same type: what in-place functions and `out=` do."""
+        contents = dict(vars(other))
+        vars(self).clear()
+        vars(self).update(contents)
+
     def __add__(self, other: Any) -> Any:
         return ask(T.__add__, self, other)
 

@@ -11,7 +11,7 @@ import torch
 
 from opwright.tensors.fallback import to_dense
 from opwright.tensors.operators import Operators
-from opwright.tensors.protocol import leaves
+from opwright.tensors.protocol import ask, leaves
 from opwright.tensors.signature import Signature, compare, dotted, learn, returned_wrong
 from opwright.tensors.spelling import Spelling, spellings
 
@@ -133,7 +133,7 @@ def _write(override: Override, result: Any, target: Any) -> Any:
                 f"{name}: the result is a {type(result).__name__} of shape {tuple(result.shape)} and does not fit into "
                 f"a {type(target).__name__} of shape {tuple(target.shape)}; use the form that returns a new value"
             )
-        target.become(result if result.dtype == target.dtype else result.to(target.dtype))
+        target.become(result if result.dtype == target.dtype else ask(torch.Tensor.to, result, target.dtype))
         return target
     if target.shape != result.shape:
         if target.numel() != 0 or override.spelling.kind == "in_place":

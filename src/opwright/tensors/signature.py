@@ -117,6 +117,11 @@ def _on_record(function: Any) -> str:
     return f"{namespace}.{own if getattr(holder, own, None) is function else last}"
 
 
+def is_getter(function: Any) -> bool:
+    """Whether PyTorch's function stands behind a property, as torch.Tensor.T.__get__ behind x.T."""
+    return getattr(function, "__name__", None) == "__get__"
+
+
 @functools.cache
 def learn(function: Callable[..., Any]) -> Signature | None:
     """What PyTorch's `function` takes; None where PyTorch does not say.
@@ -209,7 +214,7 @@ def _fault(given: inspect.Signature, wanted: Signature, function: Callable[..., 
     by_name = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     names = {p.name: p for p in by_name if p not in placed[:1]}
     named = wanted.named()
-    if isinstance(function, type(torch.Tensor.T.__get__)):  # a property: PyTorch passes the tensor alone
+    if is_getter(function):  # PyTorch passes the tensor alone
         named = {}
     if not placed and not any_place:
         return "takes no argument by place"
@@ -244,11 +249,13 @@ def _fits(result: Any, kind: tuple[str, ...]) -> bool:
     if len(kind) == 0:
         return result is None
     if len(kind) > 1:
-        return isinstance(result, (tuple, list)) and len(result) == len(kind) and all(
-            _fits(r, (k,)) for r, k in zip(result, kind, strict=True)
+        return (
+            isinstance(result, (tuple, list))
+            and len(result) == len(kind)
+            and all(_fits(r, (k,)) for r, k in zip(result, kind, strict=True))
         )
     if kind[0] == "Tensor":
-        return torch.overrides.is_tensor_like(result)
+        return bool(torch.overrides.is_tensor_like(result))
     if kind[0] == "List[Tensor]":
         return isinstance(result, (tuple, list)) and all(map(torch.overrides.is_tensor_like, result))
     if kind[0] == "bool":

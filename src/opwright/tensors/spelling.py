@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from opwright.tensors.signature import ATEN_PREFIX, dotted, learn
+from opwright.tensors.signature import ATEN_PREFIX, dotted, is_getter, learn
 
 Kind = Literal["plain", "reflected", "in_place"]
 
@@ -95,6 +95,7 @@ OPERATORS: dict[str, tuple[str, ...]] = {
     "abs": ("__abs__",),
     "bitwise_not": ("__invert__",),
 }
+IN_PLACE_OPERATORS = frozenset(names[2] for names in OPERATORS.values() if len(names) == 3)
 _KINDS: tuple[Kind, ...] = ("plain", "reflected", "in_place")
 _HOLDERS: dict[str, tuple[Any, ...]] = {
     "torch": (torch, torch.Tensor),
@@ -136,7 +137,7 @@ def _family(function: Callable[..., Any]) -> tuple[str, ...]:
     if namespace == "torch.Tensor":
         namespace = "torch"
         name = next((n for n, dunders in OPERATORS.items() if name == dunders[0]), name)
-    if namespace not in _HOLDERS or isinstance(function, type(torch.Tensor.T.__get__)):
+    if namespace not in _HOLDERS or is_getter(function):
         return ()
     own = f"{namespace}.{name}"
     return next((group for group in ALIASES if own in group), (own,))

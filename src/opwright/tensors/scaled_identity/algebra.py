@@ -71,14 +71,14 @@ def conj(input: ScaledIdentity) -> ScaledIdentity:
 
 
 @ScaledIdentity.implements(torch.equal)
-def equal(input: Any, other: Any) -> bool:
+def equal(input: Any, other: Any) -> Any:
     if not (isinstance(input, ScaledIdentity) and isinstance(other, ScaledIdentity)):
         return NotImplemented
     return input.n == other.n and torch.equal(input.value, other.value)
 
 
 @ScaledIdentity.implements(torch.allclose)
-def allclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+def allclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
     if not same(input, other):
         return NotImplemented
     return torch.allclose(cell(input), cell(other), rtol, atol, equal_nan)

@@ -59,12 +59,16 @@ def transpose(input: ScaledIdentity, dim0: int, dim1: int) -> ScaledIdentity:
     return input
 
 
-@ScaledIdentity.implements(torch.t, torch.Tensor.T.__get__, torch.Tensor.mT.__get__)
+# The stubs take properties for values.
+_TENSOR: Any = torch.Tensor
+
+
+@ScaledIdentity.implements(torch.t, _TENSOR.T.__get__, _TENSOR.mT.__get__)
 def t(input: ScaledIdentity) -> ScaledIdentity:
     return input
 
 
-@ScaledIdentity.implements(torch.adjoint, torch.Tensor.H.__get__, torch.Tensor.mH.__get__)
+@ScaledIdentity.implements(torch.adjoint, _TENSOR.H.__get__, _TENSOR.mH.__get__)
 def adjoint(input: ScaledIdentity) -> ScaledIdentity:
     return input.like(input.value.conj())
 
@@ -127,11 +131,11 @@ def trace(input: ScaledIdentity) -> Tensor:
 
 @ScaledIdentity.implements(torch.diag)
 def diag(input: ScaledIdentity, diagonal: int = 0) -> Tensor:
-    return torch.diagonal(input, diagonal).clone()
+    return diagonal_of(input, diagonal).clone()
 
 
 @ScaledIdentity.implements(torch.diagonal)
-def diagonal(input: ScaledIdentity, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+def diagonal_of(input: ScaledIdentity, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     if {dim1 % 2, dim2 % 2} != {0, 1} or not (-2 <= dim1 < 2 and -2 <= dim2 < 2):
         raise IndexError(f"torch.diagonal: dim1 and dim2 must be the two dimensions of a matrix, got {dim1} and {dim2}")
     value = input.value if offset == 0 else torch.zeros_like(input.value)
@@ -154,7 +158,9 @@ def _divides(x: ScaledIdentity) -> bool:
 def _require_regular(name: str, A: ScaledIdentity) -> None:
     # A graph cannot look at values, nor can the meta device.
     if not torch.compiler.is_compiling() and not A.value.is_meta and bool(A.value == 0):
-        raise torch.linalg.LinAlgError(f"{name}: the matrix is singular, its value is 0")
+        raise torch.linalg.LinAlgError(  # type: ignore[attr-defined]
+            f"{name}: the matrix is singular, its value is 0"
+        )
 
 
 def _require_one_dtype(name: str, left: Any, right: Any) -> None:

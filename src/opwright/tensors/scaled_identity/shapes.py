@@ -19,7 +19,7 @@ def getitem(self: Any, key: Any) -> Any:
     if all(p is Ellipsis or (isinstance(p, slice) and p == slice(None)) for p in parts) and len(parts) <= 2:
         return self
     if len(parts) == 2 and all(isinstance(p, slice) for p in parts) and parts[0] == parts[1]:
-        size = len(range(self.n)[parts[0]])
+        size = len(range(*parts[0].indices(self.n)))
         if size > 0:  # a principal submatrix
             return type(self)(size, self.value)
     # Rows and columns of the chosen elements. Expanding and slicing cost no memory, so a slice too large to hold
