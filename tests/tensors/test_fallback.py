@@ -89,7 +89,9 @@ def test_dense_must_return_a_tensor_of_the_shape_promised() -> None:
         def dense(self) -> torch.Tensor:
             return self.values
 
-    with pytest.raises(TypeError, match=r"Wrong.dense must return a Tensor of its own shape \(2, 2\), got shape \(2,\)"):
+    with pytest.raises(
+        TypeError, match=r"Wrong.dense must return a Tensor of its own shape \(2, 2\), got shape \(2,\)"
+    ):
         torch.exp(Wrong(torch.ones(2)))
 
 

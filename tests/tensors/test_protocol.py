@@ -70,7 +70,9 @@ def test_the_order_is_pytorchs_own() -> None:
         assert asked(turned) == tuple(type(v) for v in torch.overrides._get_overloaded_args(turned))
 
 
-@pytest.mark.parametrize("spell", [torch.add, lambda x, y: x + y, lambda x, y: x.add(y), lambda x, y: torch.stack([x, y])])
+@pytest.mark.parametrize(
+    "spell", [torch.add, lambda x, y: x + y, lambda x, y: x.add(y), lambda x, y: torch.stack([x, y])]
+)
 def test_a_conflict_names_both_types_and_the_way_out(spell: Any) -> None:
     with pytest.raises(TypeError) as caught:
         spell(ScaledIdentity(2), Diagonal(torch.ones(2)))

@@ -224,7 +224,7 @@ def _strict(cls: type[TensorLike]) -> type:
 
 def _call(function: Callable[..., Any], name: str, here: Any, dense: Tensor, args: Any, kwargs: Any) -> Any:
     """Call as a user would: a method by its name, since torch.Tensor.add refuses what is no Tensor."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed would queue work for devices not yet started
     filled, named = fill(args, here, dense), fill(kwargs, here, dense)
     if name.startswith("torch.Tensor."):
         attribute = getattr(filled[0], name.rpartition(".")[2])

@@ -116,10 +116,12 @@ class _Recorder(TorchFunctionMode):
         self.log = log
         self.handed: Any = None
         """The function just handed to a type; when that type calls it in turn, it is the same call."""
+        self.bodies: list[Any] = []
+        """The functions whose Python bodies run; torch.Tensor.unflatten calls the C function of its own name."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
-        if func in _PRINTING or is_getter(func):
+        if func in _PRINTING or is_getter(func) or func in self.bodies[-1:]:
             return func(*args, **kwargs)
         # Where a mode asks, Tensor and Parameter stand among the types although they have nothing to say.
         types = tuple(t for t in types if t.__torch_function__ not in _SILENT)
@@ -135,8 +137,12 @@ class _Recorder(TorchFunctionMode):
         # Only what PyTorch wrote in Python makes calls that a mode sees.
         if _call_body is None or not hasattr(func, "__code__"):
             return func(*args, **kwargs)
-        with self:
-            return _call_body(func, (), args, kwargs)
+        self.bodies.append(func)
+        try:
+            with self:
+                return _call_body(func, (), args, kwargs)
+        finally:
+            self.bodies.pop()
 
     def ask(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         for kind in types:

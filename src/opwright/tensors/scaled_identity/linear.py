@@ -111,8 +111,9 @@ def logdet(input: ScaledIdentity) -> Any:
     value, n = input.value, input.n
     if input.is_complex():  # the principal logarithm of value**n, without forming value**n
         return torch.log(torch.sgn(value) ** n) + n * torch.log(value.abs())
-    # The determinant of an even number of negative factors is positive.
-    return n * torch.log(value.abs() if n % 2 == 0 else value)
+    size = n * torch.log(value.abs())
+    # The determinant of an odd number of negative factors is negative, and its logarithm nan.
+    return size if n % 2 == 0 else torch.where(value < 0, torch.nan, size)
 
 
 @ScaledIdentity.implements(torch.linalg.matrix_power)

@@ -32,7 +32,7 @@ def mean(input: ScaledIdentity, dim: Dims = None, keepdim: bool = False, *, dtyp
 def vector_norm(
     x: ScaledIdentity, ord: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
-    if not _has_norm(x):
+    if not _has_norm(x) or (dtype is not None and dtype.is_complex != x.is_complex()):
         return NotImplemented
     reduced = _reduced("torch.linalg.vector_norm", dim)
     size = _magnitude(x, dtype)
@@ -48,7 +48,7 @@ def matrix_norm(
     *,
     dtype: torch.dtype | None = None,
 ) -> Any:
-    if not _has_norm(input):
+    if not _has_norm(input) or (dtype is not None and dtype.is_complex != input.is_complex()):
         return NotImplemented
     if sorted(d % 2 for d in dim) != [0, 1]:
         raise ValueError(f"torch.linalg.matrix_norm: dim must name both dimensions of a matrix, got {tuple(dim)}")

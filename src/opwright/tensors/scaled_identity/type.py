@@ -54,7 +54,9 @@ class ScaledIdentity(TensorLike, fallback="dense"):
         if isinstance(value, Tensor):
             if value.numel() != 1:
                 raise ValueError(f"ScaledIdentity: value must have one element, got shape {tuple(value.shape)}")
-            self.value = value.reshape(()).to(dtype=dtype or value.dtype, device=device or value.device)
+            # A leaf of the autograd graph stays one where nothing has to change.
+            value = value if value.dim() == 0 else value.reshape(())
+            self.value = value.to(dtype=dtype or value.dtype, device=device or value.device)
         else:
             self.value = torch.tensor(value, dtype=dtype, device=device)
         self.n = n if torch.compiler.is_compiling() else operator.index(n)
