@@ -1,5 +1,8 @@
 """Metadata survives; two sets of it meet by the rule that was chosen."""
 
+# mypy: disable-error-code="arg-type, attr-defined, call-overload, comparison-overlap, list-item, misc, operator"
+# PyTorch's stubs know of Tensors alone.
+
 from __future__ import annotations
 
 import copy
