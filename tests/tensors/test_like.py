@@ -136,6 +136,7 @@ def test_python_protocols_follow_the_dense_tensor() -> None:
     assert 2.0 in X
     assert np.asarray(X).tolist() == [[1.0, 0.0], [0.0, 2.0]]
     assert {X: 1}[X] == 1
+    assert torch.equal(np.float32(2) * X, 2 * X.dense())
     with pytest.raises(RuntimeError, match="ambiguous"):
         bool(X)
 

@@ -286,6 +286,19 @@ def test_second_derivatives_agree_with_the_closed_form() -> None:
     assert torch.autograd.gradgradcheck(lambda v: ScaledIdentity(4, v).det() + ScaledIdentity(4, v).logdet(), v)
 
 
+def test_torch_func_differentiates_and_batches_it() -> None:
+    values = torch.tensor([1.0, 2.0, 4.0])
+    batched = torch.vmap(torch.func.grad(lambda v: ScaledIdentity(3, v).inverse().trace()))(values)
+    torch.testing.assert_close(batched, -3 / values**2)
+
+
+def test_it_is_unequal_to_what_is_no_number_and_refuses_to_add_it() -> None:
+    x = ScaledIdentity(2)
+    assert (x == None) is False  # noqa: E711
+    with pytest.raises(TypeError, match="unsupported operand"):
+        x + "a"
+
+
 SINGULAR: list[Case] = [
     lambda x, t: torch.linalg.inv(x),
     lambda x, t: torch.linalg.solve(x, t(3)),

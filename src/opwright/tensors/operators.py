@@ -18,6 +18,9 @@ class Operators:
     One line each: a loop could write them, but neither a reader nor a type checker would see them.
     """
 
+    # NumPy's operators step back for ours, as they do for a Tensor's, instead of converting.
+    __array_priority__ = 1000
+
     shape: torch.Size
     dtype: torch.dtype
     device: torch.device
@@ -144,22 +147,22 @@ class Operators:
         return ask(T.__invert__, self)
 
     def __eq__(self, other: Any) -> Any:
-        return ask(T.eq, self, other)
+        return ask(T.__eq__, self, other)
 
     def __ne__(self, other: Any) -> Any:
-        return ask(T.ne, self, other)
+        return ask(T.__ne__, self, other)
 
     def __lt__(self, other: Any) -> Any:
-        return ask(T.lt, self, other)
+        return ask(T.__lt__, self, other)
 
     def __le__(self, other: Any) -> Any:
-        return ask(T.le, self, other)
+        return ask(T.__le__, self, other)
 
     def __gt__(self, other: Any) -> Any:
-        return ask(T.gt, self, other)
+        return ask(T.__gt__, self, other)
 
     def __ge__(self, other: Any) -> Any:
-        return ask(T.ge, self, other)
+        return ask(T.__ge__, self, other)
 
     # Elementwise == would otherwise take the hash away, as it would from a Tensor.
     def __hash__(self) -> int:

@@ -157,11 +157,11 @@ def _divides(x: ScaledIdentity) -> bool:
 
 
 def _require_regular(name: str, A: ScaledIdentity) -> None:
-    # A graph cannot look at values, nor can the meta device.
-    if not torch.compiler.is_compiling() and not A.value.is_meta and bool(A.value == 0):
-        raise torch.linalg.LinAlgError(  # type: ignore[attr-defined]
-            f"{name}: the matrix is singular, its value is 0"
-        )
+    # Neither a graph nor the meta device nor vmap has a value to look at.
+    if torch.compiler.is_compiling() or A.value.is_meta or torch._C._functorch.peek_interpreter_stack() is not None:
+        return
+    if bool(A.value == 0):
+        raise torch.linalg.LinAlgError(f"{name}: the matrix is singular, its value is 0")  # type: ignore[attr-defined]
 
 
 def _require_one_dtype(name: str, left: Any, right: Any) -> None:
