@@ -1,0 +1,201 @@
+"""Where built libraries are kept: a folder of the user's own, keyed by content, published by rename."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from opwright.kit.build.trouble import Unavailable
+
+LIBRARY = "library.so"
+ABOUT = "about.json"
+
+
+def folder() -> Path:
+    """The cache's folder: OPWRIGHT_CACHE_DIR, else `opwright` in the user's cache folder."""
+    asked = os.environ.get("OPWRIGHT_CACHE_DIR", "")
+    if asked:
+        return Path(asked).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "opwright"
+
+
+def open_folder() -> Path:
+    """The cache's folder, made if need be and fit to load code from."""
+    root = folder()
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for part in ("entries", "building", "locks", "logs"):
+            (root / part).mkdir(mode=0o700, exist_ok=True)
+    except OSError as e:
+        if not (root / "entries").is_dir():
+            raise Unavailable(
+                f"the cache folder {root} cannot be made ({e.strerror}); set OPWRIGHT_CACHE_DIR to a folder of yours"
+            ) from None
+    for part in (root, root / "entries"):
+        refuse_shared(part)
+    return root
+
+
+def refuse_shared(place: Path) -> None:
+    """Raise when somebody else could put a library into a folder, so that it must not be loaded from."""
+    if os.name != "posix":
+        return
+    found = place.stat()
+    if found.st_uid != os.getuid():
+        raise Unavailable(
+            f"the cache folder {place} belongs to another user, so nothing is loaded from it; "
+            f"set OPWRIGHT_CACHE_DIR to a folder of yours"
+        )
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Unavailable(
+            f"the cache folder {place} can be written by others, so nothing is loaded from it; chmod go-w it, "
+            f"or set OPWRIGHT_CACHE_DIR to another folder"
+        )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A library in the cache, and what was written down about it."""
+
+    library: Path
+    about: dict[str, Any]
+
+
+def look_up(root: Path, key: str) -> Entry | None:
+    """The entry of a key if it is there and whole. A damaged one is taken away."""
+    place = root / "entries" / key
+    try:
+        about = json.loads((place / ABOUT).read_bytes())
+        whole = hashlib.sha256((place / LIBRARY).read_bytes()).hexdigest() == about["sha256"]
+        fresh = all(_unchanged(path, digest) for path, digest in about.get("more_headers", {}).items())
+    except FileNotFoundError:
+        if not place.exists():
+            return None
+        whole = fresh = False
+    except (OSError, ValueError, KeyError, TypeError):
+        whole = fresh = False
+    if whole and fresh:
+        return Entry(place / LIBRARY, about)
+    _remove(place)
+    return None
+
+
+def _unchanged(path: str, digest: str) -> bool:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest() == digest
+    except OSError:
+        return False
+
+
+def _remove(place: Path) -> None:
+    """Take an entry out of sight first, so that nobody sees half of it."""
+    with contextlib.suppress(OSError):
+        aside = Path(tempfile.mkdtemp(prefix="removed.", dir=place.parent.parent / "building"))
+        place.rename(aside / "entry")
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def obtain(root: Path, key: str, name: str, make: Callable[[Path], dict[str, Any]]) -> Entry:
+    """The entry of a key; where there is none, `make` builds it in a private folder, once on this machine.
+
+    `make` leaves LIBRARY in the folder it is given and returns what to write down about it.
+    """
+    entry = look_up(root, key)
+    if entry is not None:
+        return entry
+    try:
+        with _alone(root, key, name):
+            entry = look_up(root, key)  # somebody else may have built it meanwhile
+            if entry is not None:
+                return entry
+            return _make(root, key, make)
+    except OSError as e:
+        raise Unavailable(_about_disk(root, e)) from None
+
+
+@contextlib.contextmanager
+def _alone(root: Path, key: str, name: str) -> Iterator[None]:
+    """Hold the lock of a key. The operating system gives it back when its holder dies, however it dies."""
+    lock = FileLock(root / "locks" / key, mode=0o600)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        print(f"opwright: {name} is being built by another process, waiting for it", file=sys.stderr, flush=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]]) -> Entry:
+    building = root / "building"
+    for left in building.glob(f"{key}.*"):  # we hold the lock, so whoever made these is dead
+        shutil.rmtree(left, ignore_errors=True)
+    private = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=building))
+    try:
+        about = make(private)
+        library = private / LIBRARY
+        about["sha256"] = hashlib.sha256(library.read_bytes()).hexdigest()
+        ready = private / "ready"
+        ready.mkdir(mode=0o700)
+        library.rename(ready / LIBRARY)
+        (ready / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
+        for file in ready.iterdir():
+            _flush(file)
+        place = root / "entries" / key
+        ready.rename(place)
+        return Entry(place / LIBRARY, about)
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
+
+
+def _flush(file: Path) -> None:
+    """To the disk before its name is: after a power cut a name must not stand for an empty file."""
+    with file.open("rb") as f:
+        os.fsync(f.fileno())
+
+
+def _about_disk(root: Path, e: OSError) -> str:
+    if e.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk that holds the cache {root} is full; make room, or set OPWRIGHT_CACHE_DIR to another disk"
+    if e.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return f"the cache folder {root} cannot be written; set OPWRIGHT_CACHE_DIR to a folder of yours"
+    return f"the cache folder {root} cannot be used ({e}); set OPWRIGHT_CACHE_DIR to another folder"
+
+
+def entries(root: Path) -> list[Entry]:
+    """All entries, the newest first; damaged ones are left out."""
+    found = []
+    for place in (root / "entries").iterdir() if (root / "entries").is_dir() else ():
+        with contextlib.suppress(OSError, ValueError):
+            found.append(Entry(place / LIBRARY, json.loads((place / ABOUT).read_bytes())))
+    return sorted(found, key=lambda e: e.library.stat().st_mtime, reverse=True)
+
+
+def prune(root: Path, keep: Callable[[Entry], bool]) -> int:
+    """Take away what `keep` does not want and what dead builds left; the number of bytes freed."""
+    freed = 0
+    for entry in entries(root):
+        if not keep(entry):
+            freed += entry.library.stat().st_size
+            _remove(entry.library.parent)
+    for left in (root / "building").iterdir() if (root / "building").is_dir() else ():
+        lock = FileLock(root / "locks" / left.name.partition(".")[0], mode=0o600)
+        with contextlib.suppress(Timeout), lock.acquire(timeout=0):
+            freed += sum(f.stat().st_size for f in left.rglob("*") if f.is_file())
+            shutil.rmtree(left, ignore_errors=True)
+    return freed

@@ -1,0 +1,123 @@
+"""What is to be built, and the key that tells it from everything else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from opwright.kit.build import toolchain
+
+FORMAT = 1
+"""Counted up when the way libraries are built changes, so that old ones are not taken for new."""
+
+STABLE_TARGET = "0x020a000000000000"
+"""PyTorch 2.10, the oldest whose stable ABI kernels use."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compile an operator's kernels, beyond the usual.
+
+    >>> Options(cxxflags=("-DFAST",), include=("third_party",)).abi
+    'stable'
+    """
+
+    abi: Literal["stable", "aten"] = "stable"
+    """`aten` gives the whole of PyTorch's C++ for a longer compilation and a library for one torch version."""
+    sources: tuple[str, ...] = ()
+    """Further sources, beside the kernel's own file."""
+    cxxflags: tuple[str, ...] = ()
+    ldflags: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    debug: bool = False
+    """Bounds checks in every accessor, symbols, little optimisation."""
+
+    def with_environment(self) -> Options:
+        """These options with those of the environment added."""
+        return replace(
+            self,
+            cxxflags=(*self.cxxflags, *shlex.split(os.environ.get("OPWRIGHT_CXXFLAGS", ""))),
+            ldflags=(*self.ldflags, *shlex.split(os.environ.get("OPWRIGHT_LDFLAGS", ""))),
+            include=(*self.include, *filter(None, os.environ.get("OPWRIGHT_INCLUDE", "").split(os.pathsep))),
+            debug=self.debug or os.environ.get("OPWRIGHT_DEBUG", "") not in ("", "0"),
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One library: its sources and how they are compiled."""
+
+    name: str
+    sources: tuple[Path, ...]
+    options: Options = field(default_factory=Options)
+    defines: tuple[str, ...] = ()
+    """`NAME=VALUE` for every source; `{key}` in a value becomes the build's key."""
+
+    @cached_property
+    def includes(self) -> tuple[Path, ...]:
+        """Where headers of the project are looked for; PyTorch's and the system's come after."""
+        folders = dict.fromkeys(s.parent for s in self.sources)
+        own = [Path(p) if Path(p).is_absolute() else self.sources[0].parent / p for p in self.options.include]
+        return (*folders, *own, toolchain.INCLUDE)
+
+    @cached_property
+    def flags(self) -> tuple[str, ...]:
+        usual = ["-std=c++20" if self.options.abi == "aten" else "-std=c++17", "-fPIC", "-fvisibility=hidden"]
+        usual += ["-O1", "-g", "-DOPWRIGHT_DEBUG"] if self.options.debug else ["-O3"]
+        if self.options.abi == "stable":
+            usual.append(f"-DTORCH_TARGET_VERSION={STABLE_TARGET}")
+        return (*usual, *self.options.cxxflags)
+
+    @cached_property
+    def headers(self) -> tuple[Path, ...]:
+        """The project's headers that the sources include, found by reading them."""
+        found: dict[Path, None] = {}
+        waiting = list(self.sources)
+        while waiting:
+            file = waiting.pop()
+            for name in re.findall(rb'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', _read(file), re.MULTILINE):
+                for folder in (file.parent, *self.includes):
+                    header = folder / os.fsdecode(name)
+                    if header.is_file():
+                        header = header.resolve()
+                        if header not in found:
+                            found[header] = None
+                            waiting.append(header)
+                        break
+        return tuple(sorted(found))
+
+    @cached_property
+    def key(self) -> str:
+        """The hash of everything the library depends on."""
+        parts = {
+            "format": FORMAT,
+            "name": self.name,
+            "sources": [(s.name, _digest(s)) for s in self.sources],
+            "headers": [_digest(h) for h in self.headers],
+            "flags": self.flags,
+            "ldflags": self.options.ldflags,
+            "includes": [str(p) for p in self.options.include],
+            "abi": self.options.abi,
+            "defines": self.defines,
+            "compiler": toolchain.compiler().identity,
+            "torch": toolchain.torch_identity(),
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+    def filled_defines(self) -> list[str]:
+        return [f"-D{d.replace('{key}', self.key[:16])}" for d in self.defines]
+
+
+def _read(file: Path) -> bytes:
+    return file.read_bytes()
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(_read(file)).hexdigest()

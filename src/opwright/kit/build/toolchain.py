@@ -1,0 +1,78 @@
+"""The compiler and the PyTorch it compiles against."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from opwright.kit.build.trouble import Unavailable
+
+INCLUDE = Path(__file__).parent.parent.parent / "include"
+"""The headers that kernels include, in the package itself."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler: how to call it, and what tells it from any other."""
+
+    command: tuple[str, ...]
+    identity: str
+
+
+def compiler() -> Compiler:
+    """The compiler named by CXX, else the first of g++, clang++ and c++ that is there."""
+    return _identify(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
+
+
+@lru_cache
+def _identify(wanted: str, path: str) -> Compiler:
+    for command in [shlex.split(wanted)] if wanted else [["g++"], ["clang++"], ["c++"]]:
+        found = shutil.which(command[0], path=path)
+        if found is not None:
+            # Asking for its version would start a process in every program that only loads from the cache.
+            real = Path(found).resolve()
+            about = real.stat()
+            return Compiler((found, *command[1:]), f"{real} {about.st_size} {about.st_mtime_ns} {command[1:]}")
+    if wanted:
+        raise Unavailable(f"there is no compiler {wanted!r}, which CXX names; set CXX to one that is there, or unset it")
+    raise Unavailable("there is no C++ compiler; install g++ 11 or newer (Debian, Ubuntu: apt install g++), or set CXX")
+
+
+def torch_identity() -> str:
+    """What a library compiled against this PyTorch depends on."""
+    return f"{torch.__version__} {torch.version.git_version} {platform.machine()} {platform.libc_ver()}"
+
+
+def torch_includes() -> list[Path]:
+    root = Path(torch.__file__).parent / "include"
+    return [root, root / "torch" / "csrc" / "api" / "include"]
+
+
+def torch_libraries() -> Path:
+    return Path(torch.__file__).parent / "lib"
+
+
+def jobs() -> int:
+    """How many compilers to run at once: bounded by cores, and by memory at 2 GiB each."""
+    asked = os.environ.get("OPWRIGHT_JOBS", "")
+    if asked:
+        if not asked.isdigit() or int(asked) < 1:
+            raise ValueError(f"OPWRIGHT_JOBS must be a positive number, got {asked!r}")
+        return int(asked)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, _free_memory() // (2 << 30)))
+
+
+def _free_memory() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        return 4 << 30

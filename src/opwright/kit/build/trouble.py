@@ -1,0 +1,53 @@
+"""What can go wrong with a build, told so that a reader knows what to do next."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+
+class BuildError(RuntimeError):
+    """A source does not compile or link: its author must mend it."""
+
+
+class Unavailable(RuntimeError):
+    """This machine cannot build or keep the library right now; references run instead."""
+
+
+SHOWN_LINES = 6
+
+
+def first_message(log: str) -> str:
+    """The first real message of a compiler or linker with the source line it points at.
+
+    >>> print(first_message("In file included from a.h:1:\\na.cpp:3:5: error: 'x' was not declared\\n  3 | x;\\n    | ^"))
+    a.cpp:3:5: error: 'x' was not declared
+      3 | x;
+        | ^
+    """
+    lines = log.splitlines()
+    pattern = re.compile(r"(fatal )?error:|undefined reference|cannot find -l|multiple definition|No such file")
+    for i, line in enumerate(lines):
+        if pattern.search(line):
+            shown = [line]
+            for follow in lines[i + 1 : i + SHOWN_LINES]:
+                if not re.match(r"\s+\d* *\|", follow):
+                    break
+                shown.append(follow)
+            return "\n".join(shown)
+    return "\n".join(lines[-3:]) or "the compiler said nothing"
+
+
+def explain_failure(name: str, code: int, log: str, log_file: Path | None) -> Exception:
+    """The exception for a compiler that did not succeed."""
+    where = f"\nThe whole log: {log_file}" if log_file else ""
+    if code in (-9, 137) or "Killed signal" in log or "out of memory" in log or "virtual memory exhausted" in log:
+        return Unavailable(
+            f"{name}: the compiler was killed, most likely for lack of memory; close other programs, or set "
+            f"OPWRIGHT_JOBS=1, and try again{where}"
+        )
+    if "No space left on device" in log:
+        return Unavailable(
+            f"{name}: the disk that holds the cache is full; make room, or set OPWRIGHT_CACHE_DIR to another disk{where}"
+        )
+    return BuildError(f"{name}: it does not compile\n{first_message(log)}{where}")
