@@ -10,7 +10,9 @@ tensor([0.6931])
 
 from __future__ import annotations
 
+import importlib as _importlib
 from pathlib import Path as _Path
+from typing import TYPE_CHECKING
 from typing import Any as _Any
 
 from opwright.kit.domain import Cost, Domain
@@ -52,7 +54,12 @@ __all__ += _operators
 
 from opwright import nn  # noqa: E402  modules stand on the operators above
 
+if TYPE_CHECKING:
+    from opwright import tensors as tensors
+
 
 def __getattr__(name: str) -> Op[..., _Any]:
+    if name == "tensors":  # loaded when first asked for, to keep the import lean
+        return _importlib.import_module("opwright.tensors")  # type: ignore[return-value]
     # Operators are found, not listed: this tells type checkers so, and a reader what there is.
     raise AttributeError(f"opwright has no {name!r}; its operators are {', '.join(_operators)}")

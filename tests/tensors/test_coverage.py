@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from diagonal import Diagonal
 from typer.testing import CliRunner
 
 from opwright.cli.tensors import app
 from opwright.tensors import Annotated, Coverage, ScaledIdentity, coverage
 from opwright.tensors.coverage import MEANING
+from tests.tensors.diagonal import Diagonal
 
 
 @pytest.fixture(scope="module")

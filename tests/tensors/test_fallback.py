@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from diagonal import Diagonal, Strict, diagonal
 
 from opwright.tensors import DenseWarning, TensorLike
+from tests.tensors.diagonal import Diagonal, Strict, diagonal
 
 
 class Warned(Diagonal, warn=True):

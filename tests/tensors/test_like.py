@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from diagonal import Diagonal, Strict, diagonal
 from torch.utils.data import DataLoader, default_collate
 
 from opwright.tensors import TensorLike
+from tests.tensors.diagonal import Diagonal, Strict, diagonal
 
 X, Y = diagonal(1.0, 2.0), diagonal(3.0, 5.0)
 SUM = torch.diag(torch.tensor([4.0, 7.0]))

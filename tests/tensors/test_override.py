@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from diagonal import Diagonal
+
+from tests.tensors.diagonal import Diagonal
 
 
 @pytest.fixture

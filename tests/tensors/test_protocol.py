@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from diagonal import Diagonal, Strict
 
 from opwright.tensors import Annotated, Followed, ScaledIdentity, TensorLike
 from opwright.tensors.protocol import asked
+from tests.tensors.diagonal import Diagonal, Strict
 
 
 class Sub(torch.Tensor):

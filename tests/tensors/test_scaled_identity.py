@@ -16,7 +16,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from identity_cases import (
+from torch import Tensor
+
+from opwright.tensors import ScaledIdentity
+from tests.tensors.identity_cases import (
     ALL,
     ARITHMETIC,
     COMPLEX,
@@ -31,9 +34,6 @@ from identity_cases import (
     fill,
     pair,
 )
-from torch import Tensor
-
-from opwright.tensors import ScaledIdentity
 
 sizes = st.integers(1, 5)
 values = st.floats(0.25, 3.0).map(lambda v: round(v * 16) / 16) | st.floats(-3.0, -0.25).map(

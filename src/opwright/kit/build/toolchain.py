@@ -41,7 +41,9 @@ def _identify(wanted: str, path: str) -> Compiler:
             about = real.stat()
             return Compiler((found, *command[1:]), f"{real} {about.st_size} {about.st_mtime_ns} {command[1:]}")
     if wanted:
-        raise Unavailable(f"there is no compiler {wanted!r}, which CXX names; set CXX to one that is there, or unset it")
+        raise Unavailable(
+            f"there is no compiler {wanted!r}, which CXX names; set CXX to one that is there, or unset it"
+        )
     raise Unavailable("there is no C++ compiler; install g++ 11 or newer (Debian, Ubuntu: apt install g++), or set CXX")
 
 

@@ -20,8 +20,8 @@ SHOWN_LINES = 6
 def first_message(log: str) -> str:
     """The first real message of a compiler or linker with the source line it points at.
 
-    >>> print(first_message("In file included from a.h:1:\\na.cpp:3:5: error: 'x' was not declared\\n  3 | x;\\n    | ^"))
-    a.cpp:3:5: error: 'x' was not declared
+    >>> print(first_message("In file included from a.h:1:\\na.cpp:3:5: error: no 'x' here\\n  3 | x;\\n    | ^"))
+    a.cpp:3:5: error: no 'x' here
       3 | x;
         | ^
     """
@@ -48,6 +48,6 @@ def explain_failure(name: str, code: int, log: str, log_file: Path | None) -> Ex
         )
     if "No space left on device" in log:
         return Unavailable(
-            f"{name}: the disk that holds the cache is full; make room, or set OPWRIGHT_CACHE_DIR to another disk{where}"
+            f"{name}: the disk that holds the cache is full; make room, or let OPWRIGHT_CACHE_DIR name another{where}"
         )
     return BuildError(f"{name}: it does not compile\n{first_message(log)}{where}")
