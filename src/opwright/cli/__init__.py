@@ -11,6 +11,6 @@ def main() -> None:
 
     try:
         app()
-    except (ValueError, TypeError, OSError, LookupError) as mistake:
+    except (ValueError, TypeError, OSError, LookupError, RuntimeError) as mistake:
         print(f"opwright: {mistake}", file=sys.stderr)
         sys.exit(2)

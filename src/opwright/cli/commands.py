@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 import opwright as ow
+from opwright.cli import building
 from opwright.cli.tensors import app as tensors_app
 from opwright.kit import doctor as kit_doctor
 from opwright.kit import pages, register
@@ -22,6 +23,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(building.build)
+app.command()(building.cache)
 app.add_typer(tensors_app, name="tensors", help="Types that torch functions accept.")
 console = Console()
 

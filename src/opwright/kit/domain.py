@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -50,9 +50,11 @@ class Domain:
     ranks: Mapping[str, int | range] = field(default_factory=dict)
     layout: Layout = "any"
     sizes: str = ""
+    patterns: dict[str, list[str]] = field(init=False, repr=False, compare=False)
+    """`sizes`, read."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_patterns", _parse(self.sizes))
+        object.__setattr__(self, "patterns", _parse(self.sizes))
 
     def refuses(self, arguments: Mapping[str, Any]) -> str | None:
         """Why the kernel does not take this call; None when it does."""
@@ -75,9 +77,8 @@ class Domain:
         return self._sizes_refuse(arguments)
 
     def _sizes_refuse(self, arguments: Mapping[str, Any]) -> str | None:
-        patterns: dict[str, list[str]] = self._patterns  # type: ignore[attr-defined]
         bound: dict[str, int] = {}
-        for name, dims in patterns.items():
+        for name, dims in self.patterns.items():
             t = arguments.get(name)
             if not isinstance(t, Tensor):
                 continue
@@ -92,16 +93,6 @@ class Domain:
                     f" with {using}" if using else ""
                 )
         return None
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A faster way to compute an operator on one kind of device, proved against the reference."""
-
-    device: str
-    function: Callable[..., Any]
-    domain: Domain
-    name: str
 
 
 def _parse(sizes: str) -> dict[str, list[str]]:

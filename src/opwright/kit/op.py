@@ -5,10 +5,14 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from opwright.kit import call, derive, probe, register
-from opwright.kit.domain import Cost, Domain, Kernel
+from opwright.kit.build.library import library_of
+from opwright.kit.build.plan import Options
+from opwright.kit.domain import Cost, Domain
+from opwright.kit.kernel import Kernel
 from opwright.kit.require import operator_of_code
 from opwright.kit.samples import Maker, Reject, Sample, read_reject, read_sample, samples_of_rung
 from opwright.kit.schema import Signature, read
@@ -110,6 +114,17 @@ class Op(Generic[P, R]):
         else:
             self._call = self._dispatched
 
+    @property
+    def home(self) -> Op[..., Any]:
+        """The operator at the foot of the ladder; itself, unless it is a rung."""
+        return self if self.parent is None else self.parent.home
+
+    @property
+    def ladder(self) -> list[Op[..., Any]]:
+        """It and the rungs above it that exist or have a kernel."""
+        above = self.__dict__.get("_backward")
+        return [self] if above is None else [self, *above.ladder]
+
     # --- the ladder --------------------------------------------------------------------------------------------
 
     @property
@@ -201,11 +216,31 @@ class Op(Generic[P, R]):
         """Declare a kernel for a kind of device; within its domain it runs in the reference's place."""
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-            self.kernels.append(Kernel(device, function, domain, getattr(function, "__name__", "kernel")))
+            name = getattr(function, "__name__", "kernel")
+            self.kernels.append(Kernel(device, domain, name, function=function))
             self._choose_call()
             return function
 
         return declare
+
+    def kernel_file(self, file: str, domain: Domain = Domain(), options: Options = Options()) -> None:
+        """Declare a kernel that a source file beside the operator's own binds with OPWRIGHT_KERNEL. It is built
+        when first needed; `.cu` files are for CUDA, others for the CPU."""
+        folder = Path(inspect.getfile(inspect.unwrap(self.home.reference))).resolve().parent
+        device = "cuda" if file.endswith(".cu") else "cpu"
+        library = library_of(folder / file, self.namespace, options)
+        self.kernels.append(Kernel(device, domain, file, library=library))
+        self._choose_call()
+
+    def build(self, *, force: bool = False) -> None:
+        """Build and load its kernels now; after a change to their source, the new ones take over."""
+        for kernel in self.kernels:
+            if kernel.library is not None:
+                kernel.library.load(again=True, force=force)
+                kernel.ready(self)
+
+    reload = build
+    """The same, by the name a notebook's reader looks for."""
 
     def draw_samples(self, make: Maker) -> list[Sample]:
         """The samples for the dtype, device and layout of `make`; those of a rung come from the operator below."""
@@ -237,10 +272,9 @@ class Op(Generic[P, R]):
 
     def choose(self, arguments: dict[str, Any]) -> tuple[Kernel | None, list[tuple[Kernel, str]]]:
         """The kernel for a call, None for the reference, and why the others do not take it."""
-        device = next((t.device.type for v in arguments.values() for t in tensors(v)), "cpu")
         refused: list[tuple[Kernel, str]] = []
         for kernel in self.kernels:
-            why = kernel.domain.refuses(arguments) if kernel.device == device else f"it is for {kernel.device}"
+            why = kernel.refuses(self, arguments)
             if why is None:
                 return kernel, refused
             refused.append((kernel, why))
@@ -250,8 +284,9 @@ class Op(Generic[P, R]):
         """The kernel whose domain holds the call, else the reference."""
         if self.kernels:
             kernel, _ = self.choose(self.signature.bind(args, kwargs))
-            if kernel is not None:
-                return kernel.function(*args, **kwargs)
+            function = None if kernel is None else kernel.ready(self)
+            if function is not None:
+                return function(*args, **kwargs)
         return self.run_reference(*args, **kwargs)
 
 

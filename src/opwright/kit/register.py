@@ -74,6 +74,33 @@ def register(op: Op[..., Any]) -> Any:
         return entry.overload
 
 
+def define_hidden(op: Op[..., Any], overload: str) -> Any:
+    """Define the overload that a built library's kernel answers to, once, and give it."""
+    with _lock:
+        packet = getattr(getattr(torch.ops, op.namespace), op.name)
+        if overload not in packet.overloads():
+            name = packet._qualified_op_name.partition("::")[2]  # a changed schema lives under an internal name
+            _libraries[op.namespace].define(op.signature.schema(f"{name}.{overload}", hidden=True))
+        return getattr(getattr(getattr(torch.ops, op.namespace), op.name), overload)
+
+
+def define_reference(op: Op[..., Any]) -> Any:
+    """The overload that always runs the reference: where C++ sends what no kernel takes."""
+    with _lock:
+        entry = _entries[op.qualname]
+        name, _, _ = entry.overload.name().partition("::")[2].partition(".")
+        packet = getattr(getattr(torch.ops, op.namespace), op.name)
+        if "reference" not in packet.overloads():
+            library = _libraries[op.namespace]
+            library.define(op.signature.schema(f"{name}.reference"))
+            library.impl(
+                f"{name}.reference",
+                lambda *args, **kwargs: entry.op.run_reference(*args, **kwargs),
+                "CompositeExplicitAutograd",
+            )
+        return getattr(getattr(torch.ops, op.namespace), op.name).reference
+
+
 def find(qualname: str) -> Op[..., Any] | None:
     """The operator that stands behind a name, if opwright defined it."""
     entry = _entries.get(qualname)

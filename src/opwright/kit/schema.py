@@ -56,14 +56,18 @@ class Signature:
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", {p.name: p for p in self.parameters})
 
-    def schema(self, name: str) -> str:
-        """The operator's schema as the dispatcher reads it."""
+    def schema(self, name: str, hidden: bool = False) -> str:
+        """The operator's schema as the dispatcher reads it; `hidden`: as its built kernels take it, which know
+        numbers as double and int64_t alone."""
         pieces, starred = [], False
         for i, p in enumerate(self.parameters):
             if p.keyword_only and not starred:
                 pieces.append("*")
                 starred = True
             spelled = p.kind.schema.replace("Tensor", f"Tensor(a{i}!)", 1) if p.mutated else p.kind.schema
+            if hidden:
+                spelled = spelled.replace("Scalar", "float") if "ScalarType" not in spelled else spelled
+                spelled = spelled.replace("SymInt", "int")
             default = "" if p.default is EMPTY else f"={_spell_default(p)}"
             pieces.append(f"{spelled} {p.name}{default}")
         outs = [o.kind.schema.removesuffix("?") + (f" {o.name}" if o.name else "") for o in self.outputs]

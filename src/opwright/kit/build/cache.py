@@ -44,8 +44,8 @@ def open_folder() -> Path:
             raise Unavailable(
                 f"the cache folder {root} cannot be made ({e.strerror}); set OPWRIGHT_CACHE_DIR to a folder of yours"
             ) from None
-    for part in (root, root / "entries"):
-        refuse_shared(part)
+    for place in (root, root / "entries"):
+        refuse_shared(place)
     return root
 
 

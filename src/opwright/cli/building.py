@@ -1,0 +1,111 @@
+"""The commands around the build."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import opwright as ow
+from opwright.kit import native, register
+from opwright.kit.build import cache as build_cache
+from opwright.kit.build.compile import write_compile_commands
+from opwright.kit.build.library import Library
+
+console = Console(stderr=True)
+
+
+def chosen(names: list[str] | None) -> list[ow.Op[..., Any]]:
+    """The operators meant by names and paths; all of the library's where none is given. Rungs come along."""
+    found: list[ow.Op[..., Any]] = []
+    for name in names or ():
+        op = register.find(f"opwright::{name}")
+        if op is not None:
+            found.append(op)
+        elif Path(name).exists():
+            found += vars(ow.load(name)).values()
+        else:
+            known = ", ".join(o.name for o in register.operators() if o.parent is None)
+            raise ValueError(f"there is no operator and no file {name!r}; the operators are {known}")
+    if not names:
+        found = [op for op in register.operators() if op.parent is None]
+    return [rung for op in found for rung in op.ladder]
+
+
+def build(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="OP", help="Operators, files or folders; all if none.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Only kernels for this kind of device: cpu or cuda.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Build even what the cache holds.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Bounds-check every accessor.")] = False,
+    jobs: Annotated[int | None, typer.Option(help="Compilers to run at once.")] = None,
+    cxxflags: Annotated[str | None, typer.Option(help="Further flags for the compiler.")] = None,
+    ldflags: Annotated[str | None, typer.Option(help="Further flags for the linker.")] = None,
+    include: Annotated[list[Path] | None, typer.Option(help="Further folders with headers.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print the commands.")] = False,
+    compile_commands: Annotated[Path | None, typer.Option(help="Write compile_commands.json there.")] = None,
+) -> None:
+    """Build ahead of use: operators' kernels, and the package's own C++."""
+    settings = {
+        "OPWRIGHT_DEBUG": "1" if debug else None,
+        "OPWRIGHT_JOBS": None if jobs is None else str(jobs),
+        "OPWRIGHT_CXXFLAGS": cxxflags,
+        "OPWRIGHT_LDFLAGS": ldflags,
+        "OPWRIGHT_INCLUDE": os.pathsep.join(str(p.resolve()) for p in include) if include else None,
+        "OPWRIGHT_VERBOSE": "1" if verbose else None,
+    }
+    os.environ.update({name: value for name, value in settings.items() if value is not None})
+    operators = chosen(names)
+    kernels = [(op, k) for op in operators for k in op.kernels if k.library and device in (None, k.device)]
+    libraries: dict[Library, None] = dict.fromkeys(k.library for _, k in kernels if k.library)
+    if compile_commands is not None:
+        plans = [library.plan() for library in libraries]
+        console.print(f"wrote {write_compile_commands([*plans, native.plan()], compile_commands)}", highlight=False)
+    start = time.perf_counter()
+    steps = [lambda: native.build(force), *[lambda lib=lib: lib.load(again=True, force=force) for lib in libraries]]
+    for step in track(steps, description="building", console=console, transient=True):
+        step()
+    failed = [f"{library.file}: {library.trouble}" for library in libraries if library.trouble]
+    for op, kernel in kernels:
+        if kernel.library and not kernel.library.trouble:
+            kernel.ready(op)
+    took = time.perf_counter() - start
+    for line in failed:
+        console.print(line, style="red", highlight=False, soft_wrap=True)
+    console.print(
+        f"{len(libraries) - len(failed)} of {len(libraries)} libraries are built ({took:.1f} s)", highlight=False
+    )
+    if failed:
+        raise typer.Exit(1)
+
+
+def cache(
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Take away libraries that are older, and what dead builds left.")
+    ] = False,
+    days: Annotated[float, typer.Option(help="How old is older.")] = 30.0,
+) -> None:
+    """Show what is in the cache, or prune it."""
+    out = Console()
+    root = build_cache.folder()
+    if prune:
+        limit = time.time() - days * 86400
+        freed = build_cache.prune(root, lambda entry: entry.library.stat().st_mtime > limit)
+        out.print(f"freed {freed / 1e6:.1f} MB in {root}", highlight=False, soft_wrap=True)
+        return
+    table = Table("library", "size", "built in", "age", "for torch")
+    entries = build_cache.entries(root)
+    for entry in entries:
+        about, found = entry.about, entry.library.stat()
+        age = (time.time() - found.st_mtime) / 86400
+        version = str(about.get("torch", "?")).partition(" ")[0]
+        table.add_row(about["name"], f"{found.st_size / 1e6:.2f} MB", f"{about['seconds']} s", f"{age:.1f} d", version)
+    out.print(table)
+    out.print(f"{len(entries)} libraries in {root}", highlight=False, soft_wrap=True)

@@ -1,0 +1,99 @@
+"""A source file's kernels: built and loaded once, when first needed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from pathlib import Path
+
+import torch
+
+from opwright.kit.build import cache, compile
+from opwright.kit.build.plan import Options, Plan
+from opwright.kit.build.trouble import BuildError, Unavailable
+
+
+class Library:
+    """The library of one source file for one namespace. Operators that name the same file share it."""
+
+    def __init__(self, file: Path, namespace: str, options: Options) -> None:
+        self.file, self.namespace, self.options = file, namespace, options
+        self.key: str | None = None
+        """The key of what is loaded; None before."""
+        self.trouble: str | None = None
+        """Why it could not be had, once that was tried."""
+        self._lock = threading.Lock()
+
+    def plan(self) -> Plan:
+        """What building it takes, read from the sources as they are now."""
+        more = tuple(self.file.parent / s for s in self.options.sources)
+        return Plan(
+            name=f"{self.file.parent.name}/{self.file.name}",
+            sources=(self.file, *more),
+            options=self.options.with_environment(),
+            defines=(f"OPWRIGHT_NAMESPACE={self.namespace}", "OPWRIGHT_KEY={key}"),
+        )
+
+    def load(self, *, again: bool = False, force: bool = False) -> str | None:
+        """Build it if need be, load it, and give its key; None when this machine cannot, after a warning.
+
+        A source that does not compile is its author's to mend: BuildError.
+        """
+        with self._lock:  # two threads that need it first need it once
+            if (self.key is None and self.trouble is None) or again:
+                try:
+                    self._load(force)
+                except Unavailable as e:
+                    self.trouble = str(e)
+                    warnings.warn(f"opwright: {self.file}: the reference runs, since {e}", RuntimeWarning, stacklevel=2)
+            return self.key
+
+    def _load(self, force: bool) -> None:
+        plan = self.plan()
+        missing = next((s for s in plan.sources if not s.is_file()), None)
+        if missing is not None:
+            raise BuildError(f"{plan.name}: there is no source {missing}")
+        if force or not forbidden():
+            entry = compile.build(plan, force)
+        else:
+            found = cache.look_up(cache.open_folder(), plan.key)
+            if found is None:
+                raise Unavailable("it is not built and OPWRIGHT_BUILD=0 forbids building; run `opwright build`")
+            entry = found
+        key = plan.key[:16]
+        if key != self.key:
+            try:
+                torch.ops.load_library(str(entry.library))
+            except OSError as e:
+                raise Unavailable(_about_loading(str(e))) from None
+        self.key, self.trouble = key, None
+
+
+def forbidden() -> bool:
+    """Whether the environment forbids building: OPWRIGHT_BUILD=0."""
+    return os.environ.get("OPWRIGHT_BUILD", "") == "0"
+
+
+def _about_loading(said: str) -> str:
+    if "failed to map segment" in said or "Operation not permitted" in said:
+        return (
+            f"the library cannot be loaded from the cache folder, whose file system may forbid running code ({said}); "
+            f"set OPWRIGHT_CACHE_DIR to a folder on another one"
+        )
+    if "undefined symbol" in said:
+        return f"the library does not fit this torch ({said}); build it again with `opwright build --force`"
+    return f"the library cannot be loaded ({said})"
+
+
+_libraries: dict[tuple[Path, str, Options], Library] = {}
+
+
+def library_of(file: Path, namespace: str, options: Options) -> Library:
+    """The library of a file, the same one for everybody who asks."""
+    return _libraries.setdefault((file, namespace, options), Library(file, namespace, options))
+
+
+def libraries() -> list[Library]:
+    """Every library that an operator has asked for."""
+    return list(_libraries.values())

@@ -1,0 +1,97 @@
+"""A kernel: a faster way to compute an operator on one kind of device, inside a domain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from opwright.kit import native, register
+from opwright.kit.build.library import Library, forbidden
+from opwright.kit.build.trouble import BuildError
+from opwright.kit.domain import Domain
+from opwright.kit.values import tensors
+
+if TYPE_CHECKING:
+    from opwright.kit.op import Op
+
+
+class Kernel:
+    """A kernel written in Python, or bound in a source file that is built when first needed."""
+
+    def __init__(
+        self,
+        device: str,
+        domain: Domain,
+        name: str,
+        *,
+        function: Callable[..., Any] | None = None,
+        library: Library | None = None,
+    ) -> None:
+        self.device, self.domain, self.name, self.library = device, domain, name, library
+        self._function = function
+        self._key: str | None = None
+        self.overload: Any = None
+        """The overload that a built kernel answers to, once it is loaded."""
+
+    def refuses(self, op: Op[..., Any], values: dict[str, Any]) -> str | None:
+        """Why it does not take a call; None when it does."""
+        found = [t for value in values.values() for t in tensors(value)]
+        device = found[0].device.type if found else "cpu"
+        if device != self.device:
+            return f"it is for {self.device}"
+        if self.library is not None:
+            whole = any(not (t.is_floating_point() or t.is_complex()) for t in found)
+            for p in op.signature.parameters:
+                # A built kernel takes a number as a double.
+                value = values.get(p.name)
+                if p.kind.schema == "Scalar" and (isinstance(value, complex) or (whole and isinstance(value, float))):
+                    return f"{p.name} is {type(value).__name__} {value}, which would change the result's type"
+        return self.domain.refuses(values)
+
+    @property
+    def state(self) -> str:
+        """Whether it can run now, for `explain`."""
+        if self.library is None:
+            return "in Python"
+        if self.library.trouble:
+            return self.library.trouble
+        if self.library.key:
+            return "built"
+        return "not built, and OPWRIGHT_BUILD=0 forbids it" if forbidden() else "built on first use"
+
+    def ready(self, op: Op[..., Any]) -> Callable[..., Any] | None:
+        """The function to call, built and loaded if need be; None when this machine cannot have it."""
+        if self.library is None:
+            return self._function
+        key = self.library.load()
+        if key is None:
+            return None
+        if key != self._key:
+            self._function = self._bind(op, key)
+            self._key = key
+            # What is known to be built goes to C++; what is not will join it when it is.
+            built = [k for k in op.kernels if k.overload is not None and k.device == self.device]
+            native.route(op, [(k, k.overload) for k in built])
+        return self._function
+
+    def _bind(self, op: Op[..., Any], key: str) -> Callable[..., Any]:
+        assert self.library is not None
+        overload = register.define_hidden(op, f"{self.device}_{key}")
+        bound = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), self.device.upper())
+        if not bound:
+            raise BuildError(
+                f"{op.name}: {self.library.file} binds no kernel to it; "
+                f"add `OPWRIGHT_KERNEL({op.name}, {self.device.upper()}, your_function);`"
+            )
+        scalars = {p.name for p in op.signature.parameters if p.kind.schema == "Scalar"}
+        self.overload = overload
+        hidden = overload._op
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            values = op.signature.bind(args, kwargs)
+            positional, named = op.signature.encode({n: float(v) if n in scalars else v for n, v in values.items()})
+            return hidden(*positional, **named)
+
+        return call

@@ -1,0 +1,86 @@
+"""The package's own C++: built by `make` and `opwright build` for the torch at hand, used when it is there."""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from opwright.kit import register
+from opwright.kit.build import cache, compile
+from opwright.kit.build.plan import Options, Plan
+from opwright.kit.build.trouble import Unavailable
+
+if TYPE_CHECKING:
+    from opwright.kit.kernel import Kernel
+    from opwright.kit.op import Op
+
+SOURCES = Path(__file__).parent.parent / "native"
+LAYOUTS = ("any", "contiguous", "channels_last")
+
+
+def plan() -> Plan:
+    """What building it takes."""
+    return Plan("native", tuple(sorted(SOURCES.glob("*.cpp"))), Options(abi="aten"))
+
+
+def build(force: bool = False) -> None:
+    """Build it; processes that start from now on use it."""
+    compile.build(plan(), force)
+
+
+@lru_cache
+def available() -> str | None:
+    """None when this process has it, else why not. It is looked up once: a process keeps what it started with."""
+    try:
+        entry = cache.look_up(cache.open_folder(), plan().key)
+        if entry is None:
+            return "it is not built: run `opwright build`"
+        torch.ops.load_library(str(entry.library))
+    except (Unavailable, OSError) as e:
+        return str(e)
+    return None
+
+
+def route(op: Op[..., Any], kernels: list[tuple[Kernel, Any]]) -> bool:
+    """Let C++ choose between these built kernels of one device and the reference; False when Python must."""
+    if available() is not None or not kernels:
+        return False
+    name = op.overload.name()
+    device = kernels[0][0].device.upper()
+    for kernel, overload in kernels:
+        examples = [torch.empty(0, dtype=dtype) for dtype in kernel.domain.dtypes]
+        torch.ops.opwright_native.add_route(name, device, overload.name(), examples, _spec(op, kernel))
+    reference = register.define_reference(op)
+    torch.ops.opwright_native.install(name, device, reference.name())
+    return True
+
+
+def _spec(op: Op[..., Any], kernel: Kernel) -> list[int]:
+    """A domain as numbers, in the order in which router.cpp reads them."""
+    domain = kernel.domain
+    names = sorted({d.partition("%")[0] for dims in domain.patterns.values() for d in dims if _is_name(d)})
+    numbers = [int(domain.mixed), LAYOUTS.index(domain.layout), len(names), len(op.signature.parameters)]
+    for p in op.signature.parameters:
+        ranks = domain.ranks.get(p.name)
+        if ranks is None:
+            ranks = range(0, 2**62)
+        ranks = ranks if isinstance(ranks, range) else range(ranks, ranks + 1)
+        most = sys.maxsize if ranks.stop == 2**62 else ranks.stop - 1
+        dims = domain.patterns.get(p.name)
+        fixed = [d for d in dims or () if d != "..."]
+        numbers += [int(p.kind.schema == "Scalar"), ranks.start, most]
+        numbers += [-1 if dims is None else len(fixed), int("..." in (dims or ()))]
+        for d in fixed:
+            stem, _, divisor = d.partition("%")
+            value = int(stem) if stem.isdigit() else names.index(stem) if stem in names else -1
+            numbers += [int(stem.isdigit()), value, int(divisor or 1)]
+    return numbers
+
+
+def _is_name(dim: str) -> bool:
+    stem = dim.partition("%")[0]
+    return stem not in ("...", "_") and not stem.isdigit()

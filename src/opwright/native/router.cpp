@@ -1,0 +1,243 @@
+// Routes an operator's calls on one device: inside a kernel's domain to the kernel, outside it to the reference.
+//
+// It stands at the operator's backend key, below autograd, so that every caller passes it: Python, torch.ops, C++,
+// compiled graphs, inference mode. It is generic over schemas: arguments are read off the stack.
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::IValue;
+using c10::OperatorHandle;
+using torch::jit::Stack;
+
+enum class Layout : int64_t { any, contiguous, channels_last };
+
+// One dimension of a size pattern: a fixed size, or a name (its number) with a divisor.
+struct Dim {
+    bool fixed;
+    int64_t value;
+    int64_t divisor;
+};
+
+struct Argument {
+    int64_t least_rank = 0;
+    int64_t most_rank = INT64_MAX;
+    bool has_pattern = false;
+    bool leading = false;  // the pattern begins with `...`
+    std::vector<Dim> dims;
+};
+
+struct Route {
+    OperatorHandle kernel;
+    uint64_t dtypes;  // a bit for each; 0: any
+    bool mixed;
+    Layout layout;
+    std::vector<Argument> arguments;
+    std::vector<size_t> scalars;
+    int64_t names;
+
+    // What the first tensor of a call is; the others are held against it.
+    struct First {
+        bool seen = false;
+        at::ScalarType dtype = at::ScalarType::Undefined;
+        c10::Device device = at::kCPU;
+    };
+
+    bool takes_tensor(const at::Tensor& t, First& first) const {
+        if (!t.defined()) return true;
+        if (t.layout() != at::kStrided) return false;
+        const auto dtype = static_cast<uint64_t>(t.scalar_type());
+        if (dtypes != 0 && (dtype >= 64 || !(dtypes >> dtype & 1))) return false;
+        if (!first.seen) {
+            first = {true, t.scalar_type(), t.device()};
+        } else if ((!mixed && t.scalar_type() != first.dtype) || t.device() != first.device) {
+            return false;
+        }
+        if (layout == Layout::contiguous) return t.is_contiguous();
+        if (layout == Layout::channels_last) return t.dim() == 4 && t.is_contiguous(at::MemoryFormat::ChannelsLast);
+        return true;
+    }
+
+    static bool fits(const Argument& argument, const at::Tensor& t, std::vector<int64_t>& bound) {
+        const int64_t rank = t.dim();
+        if (rank < argument.least_rank || rank > argument.most_rank) return false;
+        if (!argument.has_pattern) return true;
+        const auto count = static_cast<int64_t>(argument.dims.size());
+        if (argument.leading ? rank < count : rank != count) return false;
+        for (int64_t i = 0; i < count; ++i) {
+            const Dim& dim = argument.dims[i];
+            const int64_t size = t.size(rank - count + i);
+            if (dim.fixed) {
+                if (size != dim.value) return false;
+                continue;
+            }
+            if (dim.divisor > 1 && size % dim.divisor != 0) return false;
+            if (dim.value < 0) continue;  // `_` stands for any size each time
+            if (bound[dim.value] < 0) bound[dim.value] = size;
+            if (bound[dim.value] != size) return false;
+        }
+        return true;
+    }
+
+    bool takes(at::ArrayRef<IValue> values) const {
+        First first;
+        for (const IValue& value : values) {
+            if (value.isTensor()) {
+                if (!takes_tensor(value.toTensor(), first)) return false;
+            } else if (value.isTensorList()) {
+                for (const at::Tensor& t : value.toTensorVector()) {
+                    if (!takes_tensor(t, first)) return false;
+                }
+            }
+        }
+        const bool whole = first.seen && !at::isFloatingType(first.dtype) && !at::isComplexType(first.dtype);
+        for (const size_t i : scalars) {
+            // A kernel takes a number as a double; one that would change the result's type is the reference's.
+            const IValue& value = values[i];
+            if (value.isComplexDouble() || (whole && value.isDouble())) return false;
+        }
+        if (names == 0 && !ranked) return true;
+        std::vector<int64_t> bound(names, -1);
+        for (size_t i = 0; i < arguments.size(); ++i) {
+            if (values[i].isTensor() && values[i].toTensor().defined() &&
+                !fits(arguments[i], values[i].toTensor(), bound)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    bool ranked = false;  // some argument has a rank or a pattern to look at
+};
+
+using Routes = std::vector<Route>;
+
+class Router final : public c10::OperatorKernel {
+  public:
+    Router(OperatorHandle reference, DispatchKey device, std::shared_ptr<const Routes> routes)
+        : reference_(std::move(reference)), device_(device), routes_(std::move(routes)) {}
+
+    void swap(std::shared_ptr<const Routes> routes) { std::atomic_store(&routes_, std::move(routes)); }
+
+    void operator()(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
+        const auto routes = std::atomic_load(&routes_);
+        const size_t count = op.schema().arguments().size();
+        const size_t base = stack->size() - count;
+        for (const Route& route : *routes) {
+            if (!route.takes(torch::jit::last(*stack, count))) continue;
+            for (const size_t i : route.scalars) {
+                IValue& value = (*stack)[base + i];
+                if (!value.isDouble() && !value.isNone()) value = value.toScalar().toDouble();
+            }
+            route.kernel.redispatchBoxed(DispatchKeySet(device_), stack);
+            return;
+        }
+        reference_.callBoxed(stack);
+    }
+
+  private:
+    OperatorHandle reference_;
+    DispatchKey device_;
+    std::shared_ptr<const Routes> routes_;
+};
+
+std::mutex guard;
+std::map<std::string, Router*> routers;                      // owned by the dispatcher, which never lets go
+std::vector<std::unique_ptr<torch::Library>> registrations;  // never destroyed: a kernel may be running
+std::map<std::string, std::shared_ptr<Routes>> pending;
+
+OperatorHandle find(const std::string& name) {
+    const auto dot = name.find('.');
+    return c10::Dispatcher::singleton().findSchemaOrThrow(name.substr(0, dot).c_str(),
+                                                          dot == std::string::npos ? "" : name.c_str() + dot + 1);
+}
+
+// Reads what kit/native.py wrote: numbers in the order of the loops below.
+class Reader {
+  public:
+    explicit Reader(const std::vector<int64_t>& numbers) : numbers_(numbers) {}
+    int64_t next() { return numbers_.at(at_++); }
+
+  private:
+    const std::vector<int64_t>& numbers_;
+    size_t at_ = 0;
+};
+
+Route read_route(const std::string& kernel, const std::vector<at::Tensor>& examples, const std::vector<int64_t>& spec) {
+    Reader reader(spec);
+    Route route{find(kernel), 0, reader.next() != 0, static_cast<Layout>(reader.next()), {}, {}, reader.next()};
+    for (const at::Tensor& t : examples) route.dtypes |= uint64_t{1} << static_cast<int>(t.scalar_type());
+    const int64_t count = reader.next();
+    for (int64_t i = 0; i < count; ++i) {
+        if (reader.next() != 0) route.scalars.push_back(i);
+        Argument argument;
+        argument.least_rank = reader.next();
+        argument.most_rank = reader.next();
+        const int64_t dims = reader.next();  // -1: no pattern
+        argument.has_pattern = dims >= 0;
+        argument.leading = reader.next() != 0;
+        for (int64_t d = 0; d < dims; ++d) {
+            const bool fixed = reader.next() != 0;
+            const int64_t value = reader.next();
+            argument.dims.push_back({fixed, value, reader.next()});
+        }
+        route.ranked =
+            route.ranked || argument.has_pattern || argument.least_rank > 0 || argument.most_rank != INT64_MAX;
+        route.arguments.push_back(std::move(argument));
+    }
+    return route;
+}
+
+// Adds a route for the next `install` of this operator on this device.
+void add_route(const std::string& op, const std::string& device, const std::string& kernel,
+               const std::vector<at::Tensor>& examples, const std::vector<int64_t>& spec) {
+    const std::lock_guard<std::mutex> lock(guard);
+    auto& routes = pending[op + " " + device];
+    if (!routes) routes = std::make_shared<Routes>();
+    routes->push_back(read_route(kernel, examples, spec));
+}
+
+// Puts the routes added since into force, in place of those before.
+void install(const std::string& op, const std::string& device, const std::string& reference) {
+    const std::lock_guard<std::mutex> lock(guard);
+    const std::string name = op + " " + device;
+    const auto found = pending.find(name);
+    TORCH_CHECK(found != pending.end(), "opwright: no route was added for ", name);
+    std::shared_ptr<const Routes> routes = std::move(found->second);
+    pending.erase(found);
+    if (const auto known = routers.find(name); known != routers.end()) {
+        known->second->swap(std::move(routes));
+        return;
+    }
+    const DispatchKey key = c10::parseDispatchKey(device);
+    auto router = std::make_unique<Router>(find(reference), key, std::move(routes));
+    Router* const kept = router.get();
+    const auto colons = op.find("::");
+    auto library =
+        std::make_unique<torch::Library>(torch::Library::IMPL, op.substr(0, colons), key, __FILE__, __LINE__);
+    library->impl(op.substr(colons + 2).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(router)));
+    registrations.push_back(std::move(library));
+    routers.emplace(name, kept);
+}
+
+TORCH_LIBRARY_FRAGMENT(opwright_native, m) {
+    m.def("add_route(str op, str device, str kernel, Tensor[] examples, int[] spec) -> ()",
+          [](std::string op, std::string device, std::string kernel, std::vector<at::Tensor> examples,
+             std::vector<int64_t> spec) { add_route(op, device, kernel, examples, spec); });
+    m.def("install(str op, str device, str reference) -> ()",
+          [](std::string op, std::string device, std::string reference) { install(op, device, reference); });
+}
+
+}  // namespace
