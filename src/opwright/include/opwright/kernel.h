@@ -20,6 +20,7 @@
 #include <opwright/dispatch.h>
 #include <opwright/layout.h>
 #include <opwright/map.h>
+#include <opwright/reduce.h>
 #include <opwright/simd.h>
 #include <opwright/tensor.h>
 #include <torch/csrc/stable/library.h>

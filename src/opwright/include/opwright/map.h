@@ -29,6 +29,7 @@ struct Signature<R (F::*)(A...) const> {
         }
     };
 
+    using First = std::decay_t<std::tuple_element_t<0, std::tuple<A...>>>;
     static constexpr size_t arity = sizeof...(A);
     static constexpr DType numbers[] = {dtype_of<R>, dtype_of<std::decay_t<A>>...};
     static constexpr int64_t bytes[] = {sizeof(R), sizeof(A)...};

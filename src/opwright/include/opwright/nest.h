@@ -234,6 +234,7 @@ struct Nest::Buffers {
             if (nest.operand[i].in_place) {
                 block[i] = place.at[i];
             } else if (i > 0 && !nest.operand[i].constant) {
+                block[i] = numbers[i];
                 place.stretches(i, n, [&](const char* from, int64_t done, int64_t count, int64_t rows) {
                     load(i, from, nest.stride[0][i], done, count, nest.stride[1][i], rows);
                 });
