@@ -1,0 +1,28 @@
+#include <opwright/kernel.h>
+
+Tensor axpby_cpu(const Tensor& x, const Tensor& y, double a, double b) {
+    return compute(x, [&](auto zero) {
+        using C = decltype(zero);
+        // a·x and b·y are tensors of their own in the reference, and their strides decide.
+        Tensor out = empty(broadcast(with_number(x), with_number(y)), dtype(x));
+        return map_into(out, [a = C(a), b = C(b)](C x, C y) { return a * x + b * y; }, x, y);
+    });
+}
+
+// What x is owed: a·grad, summed over the dimensions that x was broadcast along.
+static Tensor scaled(const Tensor& grad, const Tensor& x, double a) {
+    return compute(grad, [&](auto zero) {
+        using C = decltype(zero);
+        const auto times = [a = C(a)](C g) { return a * g; };
+        if (!Layout(grad).same_shape(x)) return sum_to(x, times, grad);
+        return map_into(empty(with_number(grad), dtype(x)), times, grad);
+    });
+}
+
+std::tuple<Tensor, Tensor> axpby_backward_cpu(const Tensor& grad, const Tensor& x, const Tensor& y, double a, double b,
+                                              const Wanted& wanted) {
+    return {wants(wanted, 0) ? scaled(grad, x, a) : Tensor(), wants(wanted, 1) ? scaled(grad, y, b) : Tensor()};
+}
+
+OPWRIGHT_KERNEL(axpby, CPU, axpby_cpu);
+OPWRIGHT_KERNEL(axpby_backward, CPU, axpby_backward_cpu);

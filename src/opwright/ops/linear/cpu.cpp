@@ -1,0 +1,27 @@
+#include <opwright/kernel.h>
+
+// PyTorch's matrix product is as good as any; what is saved is the way there through Python.
+Tensor linear_cpu(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+    return call("aten::linear", "", x, weight, bias);
+}
+
+// x as a matrix of rows.
+static Tensor rows(const Tensor& x, int64_t columns) {
+    const int64_t count = columns > 0 ? x.numel() / columns : 0;
+    return call("aten::reshape", "", x, std::vector<int64_t>{count, columns});
+}
+
+std::tuple<Tensor, Tensor, Tensor> linear_backward_cpu(const Tensor& grad, const Tensor& x, const Tensor& weight,
+                                                       const std::optional<Tensor>&, const Wanted& wanted) {
+    const Tensor g = rows(grad, weight.size(0));
+    return {
+        wants(wanted, 0) ? call("aten::matmul", "", grad, weight) : Tensor(),
+        wants(wanted, 1) ? call("aten::mm", "", call("aten::t", "", g), rows(x, weight.size(1))) : Tensor(),
+        wants(wanted, 2)
+            ? call("aten::sum", "dim_IntList", g, std::optional(std::vector<int64_t>{0}), false, std::optional<DType>())
+            : Tensor(),
+    };
+}
+
+OPWRIGHT_KERNEL(linear, CPU, linear_cpu);
+OPWRIGHT_KERNEL(linear_backward, CPU, linear_backward_cpu);
