@@ -5,7 +5,7 @@ RUN    := $(VENV)/bin/python
 CXX_SOURCES := $(shell find src tests examples -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal
 
-.PHONY: setup demo bench test test-all lint format docs clean
+.PHONY: setup demo bench test test-all soak lint format docs clean
 
 setup: $(VENV)/ready
 
@@ -13,6 +13,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(VENV)/bin/opwright build
 	touch $@
 
 demo: setup
@@ -21,6 +22,7 @@ demo: setup
 
 bench: setup
 	$(RUN) benchmarks/see_through.py --json benchmarks/results/see_through.json
+	$(RUN) benchmarks/build.py --json benchmarks/results/build.json
 
 lint: setup
 	$(RUN) -m ruff check .
@@ -29,10 +31,13 @@ lint: setup
 	$(if $(CXX_SOURCES),$(VENV)/bin/clang-format --dry-run -Werror $(CXX_SOURCES))
 
 test: lint
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not soak"
 
 test-all: lint
-	$(PYTEST)
+	$(PYTEST) -m "not soak"
+
+soak: setup
+	$(PYTEST) -m soak
 
 format: setup
 	$(RUN) -m ruff check --fix .

@@ -108,10 +108,17 @@ def measure(seconds: float) -> list[dict[str, Any]]:
     return rows
 
 
-def machine() -> dict[str, str]:
+def heading() -> dict[str, Any]:
+    """What a stored result begins with: where, with what and when it was measured."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     found = [line.partition(":")[2].strip() for line in lines if "model name" in line]
-    return {"cpu": found[0] if found else platform.processor(), "cores": str(torch.get_num_threads())}
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return {
+        "machine": {"cpu": found[0] if found else platform.processor(), "cores": torch.get_num_threads()},
+        "versions": {"opwright": ow.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "commit": commit.stdout.strip(),
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+    }
 
 
 def main() -> None:
@@ -122,15 +129,8 @@ def main() -> None:
     print(f"{'op':8} {'size':6} {'way':27} {'plain µs':>10} {'op µs':>10} {'ratio':>6}")
     rows = measure(chosen.seconds)
     if chosen.json:
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-        head = {
-            "machine": machine(),
-            "versions": {"opwright": ow.__version__, "torch": torch.__version__, "python": platform.python_version()},
-            "commit": commit.stdout.strip(),
-            "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        }
         chosen.json.parent.mkdir(parents=True, exist_ok=True)
-        chosen.json.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n")
+        chosen.json.write_text(json.dumps({**heading(), "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

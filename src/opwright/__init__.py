@@ -15,12 +15,15 @@ from pathlib import Path as _Path
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
+from opwright.kit.build.plan import Options
+from opwright.kit.build.trouble import BuildError
+from opwright.kit.define import in_place, op
 from opwright.kit.domain import Cost, Domain
 from opwright.kit.explain import Explanation, explain
 from opwright.kit.kinds import Like, Number
 from opwright.kit.load import discover as _discover
 from opwright.kit.load import load
-from opwright.kit.op import Op, in_place, op
+from opwright.kit.op import Op
 from opwright.kit.probe import BadReference
 from opwright.kit.require import broadcastable, require
 from opwright.kit.samples import Maker, Sample
@@ -29,6 +32,7 @@ from opwright.version import __version__
 
 __all__ = [
     "BadReference",
+    "BuildError",
     "Cost",
     "Domain",
     "Explanation",
@@ -36,6 +40,7 @@ __all__ = [
     "Maker",
     "Number",
     "Op",
+    "Options",
     "Sample",
     "__version__",
     "broadcastable",

@@ -34,7 +34,10 @@ def test_new_scaffolds_an_operator_that_works_as_it_stands(tmp_path: Path) -> No
     assert "op.py" in said
     rows = json.loads(run("list", str(tmp_path / "swish"), "--json").stdout)
     assert rows[-1]["op"] == "user.swish"
+    assert rows[-1]["kernels"] == ["cpu"]
     op = ow.load(tmp_path / "swish").swish
+    said = ow.explain(op, torch.ones(3))
+    assert said.runs == "cpu.cpp"
     x = torch.randn(5, dtype=torch.float64, requires_grad=True)
     torch.testing.assert_close(op(x, beta=2.0), x * torch.sigmoid(2 * x))
     assert torch.autograd.gradcheck(op, (x,))

@@ -36,6 +36,7 @@ def test_it_says_why_a_kernel_does_not_run() -> None:
     assert ow.explain(halved, torch.ones(2)).runs == "halved_cpu"
     said = str(ow.explain(halved, torch.ones(2).double().requires_grad_()))
     assert "halved_cpu: x is float64, the kernel takes float32; halved_cuda: it is for cuda" in said
+    assert "the call lies in its domain; in Python" in str(ow.explain(halved, torch.ones(2)))
     assert "halved_backward, derived from the reference, recorded in Python" in said
     assert "graphs hold tests::halved as one call" in said
     assert "no input requires a gradient" in str(ow.explain(halved, torch.ones(2)))

@@ -69,9 +69,11 @@ def build(
         plans = [library.plan() for library in libraries]
         console.print(f"wrote {write_compile_commands([*plans, native.plan()], compile_commands)}", highlight=False)
     start = time.perf_counter()
-    steps = [lambda: native.build(force), *[lambda lib=lib: lib.load(again=True, force=force) for lib in libraries]]
-    for step in track(steps, description="building", console=console, transient=True):
-        step()
+    for library in track([None, *libraries], description="building", console=console, transient=True):
+        if library is None:
+            native.build(force)
+        else:
+            library.load(again=True, force=force)
     failed = [f"{library.file}: {library.trouble}" for library in libraries if library.trouble]
     for op, kernel in kernels:
         if kernel.library and not kernel.library.trouble:
@@ -90,7 +92,7 @@ def cache(
     prune: Annotated[
         bool, typer.Option("--prune", help="Take away libraries that are older, and what dead builds left.")
     ] = False,
-    days: Annotated[float, typer.Option(help="How old is older.")] = 30.0,
+    days: Annotated[float, typer.Option(help="How old is old.")] = 30.0,
 ) -> None:
     """Show what is in the cache, or prune it."""
     out = Console()

@@ -76,8 +76,10 @@ def _forward(op: Op[..., Any], values: dict[str, Any], given: bool, name: str = 
     if not given:
         return Step(name, "kernel", ", ".join(f"{k.name} on {k.device}" for k in op.kernels))
     kernel, refused = op.choose(values)
+    if kernel is not None and not kernel.usable:
+        return Step(name, "reference", f"{kernel.name}: {kernel.state}")
     if kernel is not None:
-        return Step(name, kernel.name, f"the call lies in its domain, on {kernel.device}")
+        return Step(name, kernel.name, f"the call lies in its domain; {kernel.state}")
     return Step(name, "reference", "; ".join(f"{k.name}: {why}" for k, why in refused))
 
 

@@ -51,6 +51,13 @@ class Kernel:
         return self.domain.refuses(values)
 
     @property
+    def usable(self) -> bool:
+        """Whether it runs, or can be built to."""
+        if self.library is None or self.library.key is not None:
+            return True
+        return self.library.trouble is None and not (forbidden() and not self.library.cached())
+
+    @property
     def state(self) -> str:
         """Whether it can run now, for `explain`."""
         if self.library is None:

@@ -11,7 +11,8 @@ import types
 from pathlib import Path
 from typing import Any
 
-from opwright.kit.op import LOADED, Op
+from opwright.kit.define import LOADED
+from opwright.kit.op import Op
 
 FILE = "op.py"
 """The file in an operator's folder that defines it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +36,8 @@ def build(force: bool = False) -> None:
 @lru_cache
 def available() -> str | None:
     """None when this process has it, else why not. It is looked up once: a process keeps what it started with."""
+    if os.environ.get("OPWRIGHT_NATIVE", "") == "0":
+        return "OPWRIGHT_NATIVE=0 forbids it"
     try:
         entry = cache.look_up(cache.open_folder(), plan().key)
         if entry is None:

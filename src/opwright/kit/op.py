@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 from opwright.kit import call, derive, probe, register
 from opwright.kit.build.library import library_of
 from opwright.kit.build.plan import Options
 from opwright.kit.domain import Cost, Domain
 from opwright.kit.kernel import Kernel
-from opwright.kit.require import operator_of_code
 from opwright.kit.samples import Maker, Reject, Sample, read_reject, read_sample, samples_of_rung
-from opwright.kit.schema import Signature, read
+from opwright.kit.schema import Signature
 from opwright.kit.values import tensors
 
 P = ParamSpec("P")
@@ -295,108 +293,3 @@ def _found(qualname: str) -> Op[..., Any]:
     if op is None:
         raise LookupError(f"{qualname} is not defined here; import or ow.load the file that defines it first")
     return op
-
-
-@overload
-def op(function: Callable[P, R], /) -> Op[P, R]: ...
-
-
-@overload
-def op(
-    *,
-    name: str | None = None,
-    namespace: str | None = None,
-    mutates: Sequence[str] = (),
-    nondifferentiable: Sequence[str | int] = (),
-    random: bool = False,
-    opaque: bool | None = None,
-    compile: Literal["call", "inline"] = "call",
-) -> Callable[[Callable[P, R]], Op[P, R]]: ...
-
-
-def op(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    namespace: str | None = None,
-    mutates: Sequence[str] = (),
-    nondifferentiable: Sequence[str | int] = (),
-    random: bool = False,
-    opaque: bool | None = None,
-    compile: Literal["call", "inline"] = "call",
-) -> Any:
-    """Make an operator of an annotated function over tensors, its reference.
-
-    Args:
-        name: the operator's name; the function's own by default.
-        namespace: where `torch.ops` finds it; by default the package it is defined in, `user` for scripts.
-        mutates: parameters that it writes to. A name that ends in `_` writes to its first and returns it.
-        nondifferentiable: parameters and outputs (by name, an output also by index) that carry no gradient.
-        random: it draws random numbers.
-        opaque: keep it one call in graphs though it has no kernel. By default an operator is opaque when it
-            has kernels, else PyTorch sees through it.
-        compile: with kernels, whether torch.compile calls it or inlines its reference.
-
-    >>> import torch, opwright as ow
-    >>> @ow.op
-    ... def axpby(x: torch.Tensor, y: torch.Tensor, *, a: float = 1.0, b: float = 1.0) -> torch.Tensor:
-    ...     "a·x + b·y in one pass."
-    ...     ow.require(ow.broadcastable(x, y), "x and y must broadcast, got {x.shape} and {y.shape}")
-    ...     return a * x + b * y
-    >>> axpby(torch.ones(2), torch.ones(2), a=2)
-    tensor([3., 3.])
-    >>> axpby(torch.ones(3), torch.ones(4))
-    Traceback (most recent call last):
-    ValueError: axpby: x and y must broadcast, got (3,) and (4,)
-    """
-    scope = sys._getframe(1).f_locals
-
-    def make(function: Callable[..., Any]) -> Op[..., Any]:
-        chosen = name or function.__name__
-        if not chosen.isidentifier():
-            raise TypeError(f"{chosen}: an operator needs a name that is an identifier; give one with @ow.op(name=…)")
-        if not inspect.isfunction(function) or inspect.isgeneratorfunction(function):
-            raise TypeError(f"{chosen}: a reference is a plain function")
-        if inspect.iscoroutinefunction(function):
-            raise TypeError(f"{chosen}: a reference is a plain function, not an async one")
-        written = list(mutates)
-        if chosen.endswith("_") and not written:
-            written = list(inspect.signature(function).parameters)[:1]
-        signature = read(function, chosen, mutates=written, nondifferentiable=nondifferentiable, scope=scope)
-        operator_of_code[function.__code__] = chosen
-        return Op(
-            chosen,
-            signature,
-            function,
-            namespace=namespace or _namespace_of(function),
-            origin=function.__module__,
-            random=random,
-            opaque=opaque,
-            compile=compile,
-        )
-
-    return make if function is None else make(function)
-
-
-def in_place(op: Op[..., Any], /) -> Op[..., Any]:
-    """The in-place form of an operator: `axpby_` writes into the first argument of `axpby` and returns it.
-
-    >>> import torch, opwright as ow
-    >>> x = torch.tensor([1.0, 2.0])
-    >>> ow.axpby_(x, torch.ones(2), a=3) is x, x
-    (True, tensor([4., 7.]))
-    """
-    signature, reference = derive.in_place(op.name, op.signature, op.reference)
-    reference.__doc__ = f"{op.name}, written into {signature.returns_input}."
-    reference.__module__ = op.__module__
-    return Op(f"{op.name}_", signature, reference, namespace=op.namespace, origin=op.origin, random=op.random)
-
-
-def _namespace_of(function: Callable[..., Any]) -> str:
-    package = function.__module__.partition(".")[0]
-    return "user" if package.startswith("__") or package == LOADED else package
-
-
-LOADED = "_opwright_loaded"
-"""The package that holds the files which ow.load has read."""

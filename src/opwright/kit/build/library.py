@@ -49,6 +49,13 @@ class Library:
                     warnings.warn(f"opwright: {self.file}: the reference runs, since {e}", RuntimeWarning, stacklevel=2)
             return self.key
 
+    def cached(self) -> bool:
+        """Whether the cache holds it as its sources are now."""
+        try:
+            return cache.look_up(cache.open_folder(), self.plan().key) is not None
+        except (Unavailable, OSError):
+            return False
+
     def _load(self, force: bool) -> None:
         plan = self.plan()
         missing = next((s for s in plan.sources if not s.is_file()), None)
@@ -66,7 +73,7 @@ class Library:
             try:
                 torch.ops.load_library(str(entry.library))
             except OSError as e:
-                raise Unavailable(_about_loading(str(e))) from None
+                raise Unavailable(_about_loading(str(e.__cause__ or e))) from None
         self.key, self.trouble = key, None
 
 

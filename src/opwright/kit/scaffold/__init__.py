@@ -14,7 +14,7 @@ def scaffold(name: str, path: Path) -> list[Path]:
 
     >>> import tempfile
     >>> [file.name for file in scaffold("swish", Path(tempfile.mkdtemp()))]
-    ['README.md', 'op.py']
+    ['README.md', 'cpu.cpp', 'op.py']
     """
     if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii() or name.startswith("_"):
         raise ValueError(f"{name!r} cannot name an operator; take letters, digits and _, for example my_op")

@@ -1,0 +1,250 @@
+"""Faults that the build must survive: killed builders, crowds, damage, bad disks, bad compilers."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opwright.kit.build import cache, compile, toolchain
+from opwright.kit.build.plan import Plan
+from tests.kit.build.workshop import KERNEL_RAN, REFERENCE_RAN, USE, Workshop
+
+needs_mount = pytest.mark.skipif(
+    os.name != "posix" or os.getuid() != 0 or shutil.which("mount") is None, reason="only root can mount file systems"
+)
+
+
+def entry_of(workshop: Workshop) -> Path:
+    (place,) = (workshop.cache / "entries").iterdir()
+    return place
+
+
+def plain_plan(folder: Path) -> Plan:
+    """A plan that compiles quickly: what is tested is the way around the compiler."""
+    source = folder / "quick.cpp"
+    source.write_text("int answer() { return 42; }\n")
+    return Plan("quick", (source,))
+
+
+def kill_builders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Kill a building process at random moments, then ask for the library: it is there, and nobody waits."""
+    monkeypatch.setenv("OPWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    chance = random.Random(0)
+    killed = 0
+    for i in range(times):
+        plan = plain_plan(tmp_path)
+        plan.sources[0].write_text(f"int answer() {{ return {i}; }}\n")
+        pid = os.fork()
+        if pid == 0:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            try:
+                compile.build(plan)
+            finally:
+                os._exit(0)
+        time.sleep(chance.uniform(0, 0.12))
+        os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        killed += os.WIFSIGNALED(status)
+        start = time.perf_counter()
+        entry = compile.build(plan)
+        assert time.perf_counter() - start < 60
+        assert cache.look_up(tmp_path / "cache", plan.key) == entry
+        assert not list((tmp_path / "cache" / "building").glob(f"{plan.key}.*"))
+    assert killed > times // 4  # the moments were well chosen
+
+
+def test_a_builder_killed_at_any_moment_leaves_nothing_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_builders(tmp_path, monkeypatch, 30)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_thousand_killed_builders_leave_nothing_in_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_builders(tmp_path, monkeypatch, 1000)
+
+
+def test_sixteen_processes_that_ask_at_once_compile_once(workshop: Workshop) -> None:
+    folder = workshop.write()
+    code = USE.format(folder=str(folder), name="times")
+    crowd = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=workshop.environment,
+        )
+        for _ in range(16)
+    ]  # fmt: skip
+    said = [process.communicate(timeout=280) for process in crowd]
+    assert [out.strip() for out, _ in said] == [KERNEL_RAN] * 16
+    assert sum("building times/cpu.cpp" in err for _, err in said) == 1
+
+
+def test_two_threads_that_call_first_build_once(workshop: Workshop) -> None:
+    folder = workshop.write()
+    done = workshop.run(f"""
+        import threading, torch, opwright as ow
+        op = ow.load({str(folder)!r}).times
+        start, results = threading.Barrier(4), []
+        def call():
+            start.wait()
+            results.append(op(torch.ones(1), by=4).item())
+        threads = [threading.Thread(target=call) for _ in range(4)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        print(results)
+    """)
+    assert done.stdout.strip() == "[104.0, 104.0, 104.0, 104.0]", done.stderr
+    assert done.stderr.count("building") == 1
+
+
+@pytest.mark.parametrize("damage", ["truncated", "bit flipped", "empty", "no library", "no note", "garbled note"])
+def test_a_damaged_entry_is_noticed_and_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    monkeypatch.setenv("OPWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    plan = plain_plan(tmp_path)
+    entry = compile.build(plan)
+    whole = entry.library.read_bytes()
+    if damage == "truncated":
+        entry.library.write_bytes(whole[: len(whole) // 2])
+    elif damage == "bit flipped":
+        entry.library.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
+    elif damage == "empty":
+        entry.library.write_bytes(b"")
+    elif damage == "no library":
+        entry.library.unlink()
+    elif damage == "no note":
+        (entry.library.parent / cache.ABOUT).unlink()
+    else:
+        (entry.library.parent / cache.ABOUT).write_text("[]")
+    assert cache.look_up(tmp_path / "cache", plan.key) is None
+    again = compile.build(plan)
+    assert again.about["sha256"] == entry.about["sha256"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k,mode=700", "tmpfs", str(place)], check=False)
+    if done.returncode:
+        pytest.skip("this machine does not let us mount file systems")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@needs_mount
+def test_a_full_disk_gives_a_clear_message_and_the_reference(workshop: Workshop, small_disk: Path) -> None:
+    folder = workshop.write()
+    done = workshop.use(folder, OPWRIGHT_CACHE_DIR=str(small_disk / "cache"))
+    assert done.stdout.strip() == REFERENCE_RAN
+    assert "is full; make room, or" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@needs_mount
+def test_a_read_only_cache_serves_what_it_has_and_says_what_it_cannot(workshop: Workshop, small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
+    had, missing = workshop.write("had"), workshop.write("missing")
+    place = {"OPWRIGHT_CACHE_DIR": str(small_disk / "cache")}
+    assert workshop.use(had, **place).stdout.strip() == KERNEL_RAN
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    assert workshop.use(had, **place).stdout.strip() == KERNEL_RAN
+    done = workshop.use(missing, **place)
+    assert done.stdout.strip() == REFERENCE_RAN
+    assert "cannot be written; set OPWRIGHT_CACHE_DIR to a folder of yours" in done.stderr
+
+
+@needs_mount
+def test_a_disk_that_forbids_running_code_gives_the_reference(workshop: Workshop, small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=20m,noexec", str(small_disk)], check=True)
+    done = workshop.use(workshop.write(), OPWRIGHT_CACHE_DIR=str(small_disk / "cache"))
+    assert done.stdout.strip() == REFERENCE_RAN
+    assert "file system may forbid running code" in done.stderr
+
+
+def test_a_cache_that_others_can_write_is_not_loaded_from(workshop: Workshop) -> None:
+    folder = workshop.write()
+    assert workshop.use(folder).stdout.strip() == KERNEL_RAN
+    workshop.cache.chmod(0o777)
+    done = workshop.use(folder)
+    assert done.stdout.strip() == REFERENCE_RAN
+    assert "can be written by others, so nothing is loaded from it; chmod go-w it" in done.stderr
+    workshop.cache.chmod(0o700)
+    if os.getuid() == 0:
+        os.chown(workshop.cache / "entries", 12345, 12345)
+        done = workshop.use(folder)
+        assert done.stdout.strip() == REFERENCE_RAN
+        assert "belongs to another user" in done.stderr
+
+
+def test_a_compiler_error_shows_the_first_message_with_its_line(workshop: Workshop) -> None:
+    folder = workshop.write(sign="no_such_thing")
+    done = workshop.use(folder)
+    assert done.returncode == 1
+    message = done.stderr[done.stderr.index("BuildError") :]
+    assert re.search(r"cpu\.cpp:\d+:\d+: error: .*no_such_thing", message)
+    assert "return v * by + C(no_such_thing)" in message
+    assert len(message.strip().splitlines()) < 10
+    log = Path(re.search(r"The whole log: (.*)", message)[1])  # type: ignore[index]
+    assert "no_such_thing" in log.read_text()
+
+
+def test_a_kernel_that_is_not_bound_is_named(workshop: Workshop) -> None:
+    folder = workshop.write()
+    source = folder / "cpu.cpp"
+    source.write_text(source.read_text().replace("OPWRIGHT_KERNEL(times,", "OPWRIGHT_KERNEL(other,"))
+    done = workshop.use(folder)
+    assert "BuildError" in done.stderr
+    assert "binds no kernel to it; add `OPWRIGHT_KERNEL(times, CPU, your_function);`" in done.stderr
+    source.unlink()
+    assert "there is no source" in workshop.use(folder).stderr
+
+
+@pytest.mark.parametrize(
+    "script, sentence",
+    [
+        (None, "there is no compiler"),
+        ("kill -9 $$", "the compiler was killed, most likely for lack of memory"),
+        ("echo 'cc1plus: out of memory allocating 65536 bytes' >&2; exit 1", "set OPWRIGHT_JOBS=1"),
+        ("echo 'fatal error: No space left on device' >&2; exit 1", "the disk that holds the cache is full"),
+    ],
+)
+def test_a_compiler_that_cannot_work_gives_the_reference(workshop: Workshop, script: str | None, sentence: str) -> None:
+    compiler = workshop.root / "compiler"
+    if script is not None:
+        compiler.write_text(f"#!/bin/sh\n{script}\n")
+        compiler.chmod(0o755)
+    done = workshop.use(workshop.write(), CXX=str(compiler))
+    assert done.stdout.strip() == REFERENCE_RAN, done.stderr
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_two_torch_versions_share_a_cache_and_not_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    first = compile.build(plain_plan(tmp_path))
+    monkeypatch.setattr(toolchain, "torch_identity", lambda: "another torch")
+    second = compile.build(plain_plan(tmp_path))
+    assert first.library != second.library
+    assert {e.about["torch"] for e in cache.entries(tmp_path / "cache")} == {first.about["torch"], "another torch"}
+
+
+def test_jobs_are_bounded_by_memory_and_by_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPWRIGHT_JOBS", raising=False)
+    monkeypatch.setattr(toolchain, "_free_memory", lambda: 1 << 30)
+    assert toolchain.jobs() == 1
+    monkeypatch.setenv("OPWRIGHT_JOBS", "7")
+    assert toolchain.jobs() == 7
+    monkeypatch.setenv("OPWRIGHT_JOBS", "many")
+    with pytest.raises(ValueError, match="OPWRIGHT_JOBS must be a positive number, got 'many'"):
+        toolchain.jobs()
