@@ -36,8 +36,7 @@ def test_new_scaffolds_an_operator_that_works_as_it_stands(tmp_path: Path) -> No
     assert rows[-1]["op"] == "user.swish"
     assert rows[-1]["kernels"] == ["cpu"]
     op = ow.load(tmp_path / "swish").swish
-    said = ow.explain(op, torch.ones(3))
-    assert said.runs == "cpu.cpp"
+    assert ow.explain(op, torch.ones(3)).runs == "cpu.cpp"
     x = torch.randn(5, dtype=torch.float64, requires_grad=True)
     torch.testing.assert_close(op(x, beta=2.0), x * torch.sigmoid(2 * x))
     assert torch.autograd.gradcheck(op, (x,))
@@ -70,7 +69,15 @@ def test_new_overwrites_nothing(tmp_path: Path) -> None:
 
 def test_doctor_speaks_of_this_machine() -> None:
     findings = json.loads(run("doctor", "--json").stdout)
-    assert [f["what"] for f in findings] == ["Python", "PyTorch", "C++ compiler", "nvcc", "GPU"]
+    assert [f["what"] for f in findings] == [
+        "Python",
+        "PyTorch",
+        "C++ compiler",
+        "cache",
+        "opwright's own C++",
+        "nvcc",
+        "GPU",
+    ]
     assert torch.__version__ in findings[1]["found"]
     assert all(f["mend"] for f in findings if f["verdict"] != "ok")
     assert "PyTorch" in run("doctor").stdout
@@ -101,3 +108,25 @@ def test_doctor_says_how_to_mend_what_is_missing(monkeypatch: pytest.MonkeyPatch
 def test_version_and_mistakes() -> None:
     assert run("--version").stdout.strip() == ow.__version__
     assert "there is no file or folder" in run("list", "/nowhere", fails=2).stderr
+
+
+def test_doctor_looks_at_a_library(tmp_path: Path) -> None:
+    def link(name: str, source: str) -> Path:
+        (tmp_path / "source.cpp").write_text(source)
+        library = tmp_path / name
+        subprocess.run(["g++", "-shared", "-fPIC", str(tmp_path / "source.cpp"), "-o", str(library)], check=True)
+        return library
+
+    good = link("good.so", 'extern "C" void* PyInit_good() { return nullptr; }')
+    assert json.loads(run("doctor", str(good), "--json").stdout)[0]["verdict"] == "ok"
+    renamed = link("renamed.so", 'extern "C" void* PyInit_other() { return nullptr; }')
+    assert "rename the file to other.so" in json.loads(run("doctor", str(renamed), "--json", fails=1).stdout)[1]["mend"]
+    old = link("old.so", "namespace c10 { void gone(); } struct S { S() { c10::gone(); } } s;")
+    found = json.loads(run("doctor", str(old), "--json", fails=1).stdout)[0]
+    assert "undefined symbol" in found["found"]
+    assert "it was built for another torch" in found["mend"]
+    short = tmp_path / "short.so"
+    short.write_bytes(b"\x7fELF")
+    assert "no whole library" in json.loads(run("doctor", str(short), "--json", fails=1).stdout)[0]["mend"]
+    crash = link("crash.so", "struct S { S() { *(volatile int*)nullptr = 1; } } s;")
+    assert "crashes while loading" in json.loads(run("doctor", str(crash), "--json", fails=1).stdout)[0]["mend"]

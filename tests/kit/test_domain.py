@@ -97,6 +97,26 @@ def test_with_a_kernel_the_author_chooses_whether_compile_inlines() -> None:
         assert target in str(graphs[0].graph)
 
 
+def test_compile_sees_through_an_operator_without_a_kernel_for_the_device() -> None:
+    @ow.op
+    def elsewhere(x: Tensor) -> Tensor:
+        return x * 2
+
+    @elsewhere.kernel("cuda")
+    def _(x: Tensor) -> Tensor:
+        return x + x
+
+    graphs: list[str] = []
+
+    def keep(graph: Any, inputs: Any) -> Any:
+        graphs.append(str(graph.graph))
+        return graph.forward
+
+    torch.compile(lambda x: elsewhere(x), backend=keep, fullgraph=True)(torch.ones(2))
+    assert "elsewhere" not in graphs[0].replace("elsewhere(x)", "")
+    assert "mul" in graphs[0]
+
+
 @pytest.mark.parametrize("sizes", ["x[", "x[k,...]", "x[k*2]", "x k", "x[..., k] and"])
 def test_a_size_pattern_that_cannot_be_read_is_refused(sizes: str) -> None:
     with pytest.raises(ValueError, match="sizes: cannot read"):

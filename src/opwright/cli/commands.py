@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import opwright as ow
@@ -82,16 +83,19 @@ def new(
 
 
 @app.command()
-def doctor(as_json: AsJson = False) -> None:
+def doctor(
+    library: Annotated[Path | None, typer.Argument(help="A built library to look at, instead of the machine.")] = None,
+    as_json: AsJson = False,
+) -> None:
     """What this machine can build and run, and how to mend what it cannot."""
-    findings = kit_doctor.examine()
+    findings = kit_doctor.examine() if library is None else kit_doctor.examine_library(library)
     if as_json:
         print(json.dumps([vars(f) for f in findings], indent=2))
     else:
         marks = {"ok": "[green]ok[/]", "missing": "[yellow]missing[/]", "broken": "[red]broken[/]"}
         table = Table("", "", "found", "to mend it")
         for f in findings:
-            table.add_row(f.what, marks[f.verdict], f.found, f.mend)
+            table.add_row(f.what, marks[f.verdict], escape(f.found), escape(f.mend))
         console.print(table)
     if any(f.verdict == "broken" for f in findings):
         raise typer.Exit(1)

@@ -50,9 +50,12 @@ def direct(
     return _compile(name, lines, names)
 
 
-def dispatched(name: str, signature: Signature, overload: Any) -> Callable[..., Any]:
+def dispatched(
+    name: str, signature: Signature, overload: Any, inline: Callable[..., Any], devices: frozenset[str] | None
+) -> Callable[..., Any]:
     """A function that goes through the dispatcher, which checks tensors itself; numbers are checked here, since
-    the dispatcher would quietly take a tensor for a number and drop its gradient."""
+    the dispatcher would quietly take a tensor for a number and drop its gradient. Graphs for devices other than
+    `devices` (None: for no device) hold what `inline` does instead."""
     lines, names = _header(signature, name, checked=[p for p in signature.parameters if not p.kind.is_tensor])
     arguments = []
     for p in signature.parameters:
@@ -66,8 +69,13 @@ def dispatched(name: str, signature: Signature, overload: Any) -> Callable[..., 
     names.update(_overload=overload, _op=overload._op, _is_compiling=torch.compiler.is_compiling)
     names.update(_convert_all=lambda *values: [convert(name, p, v) for p, v in zip(tensors, values, strict=True)])
     names.update(_make=signature.container)
+    lines.append("    if _is_compiling():")
+    first = next((p.name for p in signature.parameters if p.kind.schema == "Tensor"), None)
+    if devices is not None and first is not None:
+        names.update(_inline=inline, _devices=devices)
+        plain = ", ".join(f"{p.name}={p.name}" if p.keyword_only else p.name for p in signature.parameters)
+        lines.append(f"        if {first}.device.type not in _devices: return _inline({plain})")
     lines += [
-        "    if _is_compiling():",
         f"        out = _overload({given})",
         "    else:",
         "        try:",

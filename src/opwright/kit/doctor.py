@@ -10,9 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
+
+from opwright.kit import native
+from opwright.kit.build import cache
+from opwright.kit.build.trouble import Unavailable
 
 Verdict = Literal["ok", "missing", "broken"]
 
@@ -103,7 +108,58 @@ def _gpu() -> Finding:
     return Finding("GPU", "ok", ", ".join(names))
 
 
-_LOOKS: tuple[Callable[[], Finding], ...] = (_python, _torch, _compiler, _nvcc, _gpu)
+def _cache() -> Finding:
+    try:
+        root = cache.open_folder()
+    except Unavailable as e:
+        return Finding("cache", "broken", str(cache.folder()), str(e))
+    found = cache.entries(root)
+    size = sum(e.library.stat().st_size for e in found) / 1e6
+    return Finding("cache", "ok", f"{root}, {len(found)} libraries, {size:.1f} MB")
+
+
+def _native() -> Finding:
+    why = native.available()
+    if why is None:
+        return Finding("opwright's own C++", "ok", "kernels are chosen in C++")
+    return Finding("opwright's own C++", "missing", why, "kernels are chosen in Python, some µs slower: opwright build")
+
+
+_LOOKS: tuple[Callable[[], Finding], ...] = (_python, _torch, _compiler, _cache, _native, _nvcc, _gpu)
+
+
+def examine_library(file: Path) -> list[Finding]:
+    """Look at a built library: does it load into this torch, and is it named as Python will ask for it?"""
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no file {file}")
+    # Loading runs code of the library's, so it happens in a process of its own, where a crash is a finding.
+    code = "import sys, torch, ctypes; ctypes.CDLL(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=False)
+    said = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
+    findings = [Finding("loads", "ok", f"into torch {torch.__version__}")]
+    if done.returncode:
+        findings = [Finding("loads", "broken", said, _why_it_does_not_load(said, done.returncode))]
+    inits = {name.decode() for name in re.findall(rb"PyInit_(\w+)\x00", file.read_bytes())}
+    asked = file.name.partition(".")[0]
+    if inits and asked not in inits:
+        found = f"the file is called {asked}, the module in it {', '.join(sorted(inits))}"
+        mend = f"rename the file to {sorted(inits)[0]}.so, or the module to {asked} (TORCH_EXTENSION_NAME does it)"
+        findings.append(Finding("module name", "broken", found, mend))
+    return findings
+
+
+def _why_it_does_not_load(said: str, code: int) -> str:
+    if code < 0:
+        return "it crashes while loading: its static initialisers run code that fails; build it again with -g and look"
+    if "undefined symbol" in said and re.search(r"_ZN?K?\d*(c10|2at|3c10|5torch|at)", said):
+        return "it was built for another torch: build it again with this one, or against the stable ABI"
+    if "undefined symbol" in said:
+        return "a library is missing at its link: add the one that defines the symbol"
+    if "cannot open shared object file" in said:
+        return "a library that it needs is not found: install it, or set LD_LIBRARY_PATH"
+    if "invalid ELF header" in said or "file too short" in said:
+        return "it is no whole library of this platform: build it again"
+    return "build it again on this machine"
 
 
 def _says(command: list[str]) -> str | None:

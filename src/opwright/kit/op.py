@@ -69,7 +69,6 @@ class Op(Generic[P, R]):
         self.__wrapped__ = reference
         self._direct = call.direct(name, signature, reference, random, gradient=rung is not None)
         self.overload = register.register(self)
-        self._dispatched = call.dispatched(name, signature, self.overload)
         self._call: Callable[P, R]
         self._choose_call()
 
@@ -105,6 +104,8 @@ class Op(Generic[P, R]):
         return not self.opaque or self.random or any(p.mutated for p in self.signature.parameters)
 
     def _choose_call(self) -> None:
+        devices = frozenset(k.device for k in self.kernels) if self._asked_opaque is None and self.kernels else None
+        self._dispatched = call.dispatched(self.name, self.signature, self.overload, self._direct, devices)
         if not self.opaque:
             self._call = self._direct if self.rung is None else call.kept_by_export(self._direct, self._dispatched)
         elif self.compile == "inline":
