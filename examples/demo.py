@@ -42,7 +42,7 @@ def differentiates(op: ow.Op[..., Any]) -> bool:
 
 def main() -> None:
     console = Console()
-    operators = [op for op in register.operators() if op.parent is None and op.differentiable]
+    operators = [op for op in register.operators() if op.parent is None and op.has_rung]
     table = Table("operator", "is", "samples", "largest error in float32", "first and second derivatives")
     for op in track(operators, description="checking", console=console, transient=True):
         count, worst = agrees(op)

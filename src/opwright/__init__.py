@@ -51,6 +51,7 @@ __all__ = [
     "op",
     "reduce_to",
     "require",
+    "tensors",
 ]
 
 _operators = _discover(_Path(__file__).parent / "ops", "opwright.ops")

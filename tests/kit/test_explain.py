@@ -10,7 +10,7 @@ import opwright as ow
 
 
 def test_an_operator_without_kernels_is_its_reference() -> None:
-    said = ow.explain(ow.axpby, torch.ones(3), torch.ones(3), a=2)
+    said = ow.explain(ow.axpby, torch.ones(3, requires_grad=True), torch.ones(3), a=2)
     assert said.runs == "reference"
     assert str(said).splitlines() == [
         "axpby(x=float32[3] cpu, y=float32[3] cpu, a=2, b=1)",

@@ -55,7 +55,7 @@ BAD: list[tuple[Callable[..., Any], str]] = [
     (returns_a_view, "the reference returns a view of x"),
     (returns_one_memory_twice, "two results of the reference share memory; return `.clone()` of one of them"),
     (writes_to_its_input, r"the reference writes to its argument 'x'; declare it with @ow.op(mutates=('x',)"),
-    (draws, "the reference draws random numbers; declare it with @ow.op(random=True)"),
+    (draws, "the reference draws random numbers (aten.rand.default); declare it with @ow.op(random=True)"),
     (returns_a_number, "the reference returned float 3.0, its annotation promises a Tensor; let every path return"),
     (returns_too_many, "the reference returned tuple of Tensor, its annotation promises 2 results"),
     (returns_nothing, "the reference returned None, its annotation promises a Tensor"),

@@ -15,11 +15,10 @@ import opwright as ow
 
 
 def define(factor: float) -> ow.Op[..., Any]:
-    @ow.op(namespace="again")
-    def cell(x: Tensor) -> Tensor:
-        return x * factor
-
-    return cell
+    """A notebook cell run again, edited."""
+    scope: dict[str, Any] = {"Tensor": Tensor, "__name__": __name__}
+    exec(f"def cell(x: Tensor) -> Tensor:\n    return x * {factor}", scope)
+    return ow.op(namespace="again")(scope["cell"])
 
 
 def test_the_same_schema_swaps_the_reference_behind_the_name() -> None:
@@ -66,7 +65,7 @@ def test_a_changed_schema_takes_the_name_and_leaves_old_graphs_alone() -> None:
 def test_another_module_may_not_take_the_name() -> None:
     scope: dict[str, Any] = {"Tensor": Tensor, "__name__": "elsewhere"}
     exec("def axpby(x: Tensor) -> Tensor: return x + 1", scope)
-    with pytest.raises(ValueError, match=r"axpby: opwright::axpby is defined already, in opwright\.ops\.axpby\.op"):
+    with pytest.raises(ValueError, match=r"axpby: opwright::axpby is defined already, in .*ops/axpby/op\.py"):
         ow.op(namespace="opwright")(scope["axpby"])
     exec("def add(x: Tensor) -> Tensor: return x + 1", scope)
     with pytest.raises(ValueError, match="add: aten::add belongs to another library"):

@@ -146,7 +146,7 @@ def test_bad_signatures_are_refused_when_defined(source: str, sentence: str) -> 
         ({"mutates": ("z",)}, "f: mutates names 'z', which is not a parameter of f"),
         ({"mutates": ("a",)}, "is declared mutated and is not a Tensor"),
         ({"nondifferentiable": ("z",)}, "f: nondifferentiable names 'z', neither a parameter nor an output"),
-        ({"name": "a b"}, "a b: an operator needs a name that is an identifier"),
+        ({"name": "a b"}, "a b: an operator's name is made of letters, digits and _, got 'a b'"),
     ],
 )
 def test_bad_options_are_refused_when_defined(options: dict[str, Any], sentence: str) -> None:

@@ -314,3 +314,10 @@ def test_torch_compile_leaves_the_graph_for_an_operator_it_cannot_trace() -> Non
 def test_torch_compile_takes_and_returns_it() -> None:
     double = torch.compile(lambda x: x * 2, fullgraph=True, backend="aot_eager")
     assert torch.equal(double(ScaledIdentity(3, 2.0)), ScaledIdentity(3, 4.0))
+
+
+def test_linear_multiplies_by_the_transposed_weight() -> None:
+    weight = torch.arange(6.0).reshape(2, 3)
+    identity = ScaledIdentity(3, 2.0)
+    expected = torch.nn.functional.linear(identity.dense(), weight, torch.ones(2))
+    torch.testing.assert_close(torch.nn.functional.linear(identity, weight, torch.ones(2)), expected)

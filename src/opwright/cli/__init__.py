@@ -11,6 +11,7 @@ def main() -> None:
 
     try:
         app()
-    except (ValueError, TypeError, OSError, LookupError, RuntimeError) as mistake:
-        print(f"opwright: {mistake}", file=sys.stderr)
+    except (ValueError, TypeError, OSError, LookupError, RuntimeError, ImportError, SyntaxError) as mistake:
+        kind = "" if isinstance(mistake, (ValueError, OSError, RuntimeError)) else f"{type(mistake).__name__}: "
+        print(f"opwright: {kind}{mistake}", file=sys.stderr)
         sys.exit(2)

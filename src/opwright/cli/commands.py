@@ -59,7 +59,7 @@ def list_operators(
 
 
 def _row(op: ow.Op[..., Any]) -> dict[str, Any]:
-    rungs = [op.backward] if op.differentiable else []
+    rungs = [op.backward] if op.has_rung else []
     return {
         "op": op.qualname.replace("::", "."),
         "schema": op.schema,

@@ -1,12 +1,13 @@
 """The Python function behind an operator's call, written for its signature.
 
 Binding, defaults, checks and conversions run on every call, so they are generated once as straight-line code: a
-loop over parameters would cost more than a small operator.
+loop over parameters would cost more than a small operator. Names of the generator's own begin with `ow__`, which
+parameters may not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,37 +17,45 @@ from opwright.kit import probe
 from opwright.kit.kinds import FAST_NAMES
 from opwright.kit.schema import EMPTY, Parameter, Signature
 
+FILE = "<opwright call of {}>"
+"""The file name of generated code: by it an error finds the operator it arose in."""
 
-def direct(
-    name: str, signature: Signature, reference: Callable[..., Any], random: bool, gradient: bool
-) -> Callable[..., Any]:
+
+def direct(state: probe.State) -> Callable[..., Any]:
     """A function that checks its arguments, runs the reference and checks what comes out."""
+    name, signature, reference, gradient = state.name, state.signature, state.reference, state.gradient
     lines, names = _header(signature, name, checked=signature.parameters)
     arguments = []
     for p in signature.parameters:
         value = p.name
         if p.kind.is_tensor and not p.differentiable:
-            names["_detach"] = _detach
-            value = f"_detach({p.name})"
+            names["ow__detach"] = _detach
+            value = f"ow__detach({p.name})"
         arguments.append(f"{p.name}={value}" if p.keyword_only else value)
-    call = f"_reference({', '.join(arguments)})"
-    state = probe.State(name, signature, reference, random, gradient)
-    names.update(_reference=reference, _state=state, _is_compiling=torch.compiler.is_compiling)
-    names.update(_outputs=lambda out: read_outputs(out, name, signature))
-    # is_compiling stands first: a graph must not depend on whether the probe has run.
-    lines.append("    if not _is_compiling() and _state.fresh:")
-    lines.append(f"        out = _state.run({', '.join(arguments)})")
-    lines.append("    else:")
-    lines.append(f"        out = {call}")
-    inputs = [p.name for p in signature.parameters if p.kind.schema.startswith("Tensor") and not p.kind.is_list]
-    if signature.returns_input:
-        lines.append(f"    return {signature.returns_input}")
-    else:
-        if signature.single and inputs and not gradient:
-            names["_refuse"] = lambda out, given: probe.refuse_alias(name, list(given.items()), out)
-            given = ", ".join(f"{n!r}: {n}" for n in inputs)
-            lines.append(f"    if {' or '.join(f'out is {n}' for n in inputs)}: _refuse(out, {{{given}}})")
-        lines.append(f"    return out if {_fast_output(signature)} else _outputs(out)")
+    given = ", ".join(arguments)
+    names.update(ow__reference=reference, ow__state=state, ow__is_compiling=torch.compiler.is_compiling)
+    names.update(ow__outputs=lambda out: read_outputs(out, name, signature))
+    lines += [
+        "    if ow__is_compiling():",  # first: a graph must not depend on whether the probe has run
+        f"        ow__out = ow__reference({given})",
+        "    elif ow__state.fresh:",
+        f"        ow__out = ow__state.run({given})",
+        "    else:",
+        f"        ow__out = ow__reference({given})",
+    ]
+    written = signature.returns_input
+    if written:
+        names["ow__not_written"] = state.refuse_result
+        lines.append(f"    if ow__out is not None and ow__out is not {written}: ow__not_written(ow__out)")
+        lines.append(f"    return {written}")
+        return _compile(name, lines, names)
+    if signature.single and signature.outputs[0].kind.schema == "Tensor" and not gradient:
+        inputs = [p.name for p in signature.parameters if p.kind.is_tensor]
+        names["ow__refuse_alias"] = state.refuse_alias
+        suspicious = " or ".join(["ow__out._is_view()", *(f"ow__out is {n}" for n in inputs)])
+        lines.append(f"        if isinstance(ow__out, ow__Tensor) and ({suspicious}): ow__refuse_alias(")
+        lines.append(f"            ow__out, {{{', '.join(f'{n!r}: {n}' for n in inputs)}}})")
+    lines.append(f"    return ow__out if {_fast_output(signature)} else ow__outputs(ow__out)")
     return _compile(name, lines, names)
 
 
@@ -61,38 +70,59 @@ def dispatched(
     for p in signature.parameters:
         value = p.name
         if p.kind.encode:
-            names[f"_encode_{p.name}"] = p.kind.encode
-            value = f"_encode_{p.name}({p.name})"
+            names[f"ow__encode_{p.name}"] = p.kind.encode
+            value = f"ow__encode_{p.name}({p.name})"
         arguments.append(f"{p.name}={value}" if p.keyword_only else value)
     given = ", ".join(arguments)
     tensors = [p for p in signature.parameters if p.kind.is_tensor]
-    names.update(_overload=overload, _op=overload._op, _is_compiling=torch.compiler.is_compiling)
-    names.update(_convert_all=lambda *values: [convert(name, p, v) for p, v in zip(tensors, values, strict=True)])
-    names.update(_make=signature.container)
-    lines.append("    if _is_compiling():")
+
+    def convert_tensors(*values: Any) -> None:
+        for p, value in zip(tensors, values, strict=True):
+            convert(name, p, value)
+
+    names.update(ow__overload=overload, ow__op=overload._op, ow__is_compiling=torch.compiler.is_compiling)
+    names.update(ow__convert_tensors=convert_tensors, ow__make=signature.container)
+    lines.append("    if ow__is_compiling():")
     first = next((p.name for p in signature.parameters if p.kind.schema == "Tensor"), None)
     if devices is not None and first is not None:
-        names.update(_inline=inline, _devices=devices)
+        names.update(ow__inline=inline, ow__devices=devices)
         plain = ", ".join(f"{p.name}={p.name}" if p.keyword_only else p.name for p in signature.parameters)
-        lines.append(f"        if {first}.device.type not in _devices: return _inline({plain})")
+        lines.append(f"        if {first}.device.type not in ow__devices: return ow__inline({plain})")
     lines += [
-        f"        out = _overload({given})",
+        f"        ow__out = ow__overload({given})",
         "    else:",
         "        try:",
-        f"            out = _op({given})",
+        f"            ow__out = ow__op({given})",
         "        except (RuntimeError, TypeError):",
-        f"            _convert_all({', '.join(p.name for p in tensors)})",
+        f"            ow__convert_tensors({', '.join(p.name for p in tensors)})",
         "            raise",
     ]
+    bare = len(signature.outputs) == 1
     if signature.returns_input:
         lines.append(f"    return {signature.returns_input}")
     elif signature.container:
-        lines.append("    return _make((out,))" if len(signature.outputs) == 1 else "    return _make(out)")
-    elif len(signature.outputs) == 1 and not signature.single:
-        lines.append("    return (out,)")
+        lines.append("    return ow__make((ow__out,))" if bare else "    return ow__make(ow__out)")
     else:
-        lines.append("    return out")
+        lines.append("    return (ow__out,)" if bare and not signature.single else "    return ow__out")
     return _compile(name, lines, names)
+
+
+def inlined(direct: Callable[..., Any], dispatched: Callable[..., Any]) -> Callable[..., Any]:
+    """A call that torch.compile sees through, and that goes through the dispatcher everywhere else."""
+
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        return direct(*args, **kwargs) if torch.compiler.is_compiling() else dispatched(*args, **kwargs)
+
+    return choose
+
+
+def kept_by_export(direct: Callable[..., Any], dispatched: Callable[..., Any]) -> Callable[..., Any]:
+    """A call that torch.export keeps whole: it cannot trace the derivation inside a rung."""
+
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        return dispatched(*args, **kwargs) if torch.compiler.is_exporting() else direct(*args, **kwargs)
+
+    return choose
 
 
 def convert(name: str, parameter: Parameter, value: Any) -> Any:
@@ -105,12 +135,16 @@ def convert(name: str, parameter: Parameter, value: Any) -> Any:
         hint = ""
         if isinstance(value, Tensor) and not parameter.kind.is_tensor:
             hint = " (a number takes no gradient: use .item())"
-        raise TypeError(
-            f"{name}: {parameter.name} must be {parameter.kind.says}, got {_describe(value)}{hint}"
-        ) from None
+        wanted = f"{parameter.name} must be {parameter.kind.says}"
+        raise TypeError(f"{name}: {wanted}, got {describe(value)}{hint}") from None
 
 
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
+    """A value in an error message: what it is, and its value where that is short.
+
+    >>> describe(3.0), describe([1, "a"]), describe(None)
+    ('float 3.0', 'list of int, str', 'None')
+    """
     if isinstance(value, (bool, int, float, complex, str)):
         return f"{type(value).__name__} {value!r}"
     if isinstance(value, (list, tuple)):
@@ -123,12 +157,12 @@ def read_outputs(out: Any, name: str, signature: Signature) -> Any:
     outputs = signature.outputs
     if not outputs:
         if out is not None:
-            raise TypeError(f"{name}: the reference returned {_describe(out)}, its annotation promises None")
+            raise TypeError(f"{name}: the reference returned {describe(out)}, its annotation promises None")
         return None
     values = (out,) if signature.single else out
     if not isinstance(values, (tuple, list)) or len(values) != len(outputs):
         raise TypeError(
-            f"{name}: the reference returned {_describe(out)}, its annotation promises {len(outputs)} results; "
+            f"{name}: the reference returned {describe(out)}, its annotation promises {len(outputs)} results; "
             f"let every path return the same"
         )
     read: list[Any] = []
@@ -141,7 +175,7 @@ def read_outputs(out: Any, name: str, signature: Signature) -> Any:
         except TypeError:
             which = "" if len(outputs) == 1 else f" as result {output.name or i}"
             raise TypeError(
-                f"{name}: the reference returned {_describe(value)}{which}, its annotation promises "
+                f"{name}: the reference returned {describe(value)}{which}, its annotation promises "
                 f"{output.kind.says}; let every path return the same"
             ) from None
         if not output.differentiable and value is not None:
@@ -164,12 +198,12 @@ def _fast_output(signature: Signature) -> str:
     if signature.container or any(o.kind.schema != "Tensor" or not o.differentiable for o in outputs):
         return "False"
     if signature.single:
-        return "isinstance(out, _Tensor)"
-    each = [f"isinstance(out[{i}], _Tensor)" for i in range(len(outputs))]
-    return " and ".join([f"type(out) is tuple and len(out) == {len(outputs)}", *each])
+        return "isinstance(ow__out, ow__Tensor)"
+    each = [f"isinstance(ow__out[{i}], ow__Tensor)" for i in range(len(outputs))]
+    return " and ".join([f"type(ow__out) is tuple and len(ow__out) == {len(outputs)}", *each])
 
 
-def _header(signature: Signature, name: str, checked: Any) -> tuple[list[str], dict[str, Any]]:
+def _header(signature: Signature, name: str, checked: Sequence[Parameter]) -> tuple[list[str], dict[str, Any]]:
     names: dict[str, Any] = dict(FAST_NAMES)
     pieces, starred = [], False
     for p in signature.parameters:
@@ -179,34 +213,17 @@ def _header(signature: Signature, name: str, checked: Any) -> tuple[list[str], d
         if p.default is EMPTY:
             pieces.append(p.name)
         else:
-            names[f"_default_{p.name}"] = p.default
-            pieces.append(f"{p.name}=_default_{p.name}")
-    lines = [f"def {name}({', '.join(pieces)}):"]
+            names[f"ow__default_{p.name}"] = p.default
+            pieces.append(f"{p.name}=ow__default_{p.name}")
+    lines = [f"def ow__call({', '.join(pieces)}):"]
     for p in checked:
-        names[f"_convert_{p.name}"] = lambda value, p=p: convert(name, p, value)
-        lines.append(f"    if not ({p.kind.fast.format(v=p.name)}): {p.name} = _convert_{p.name}({p.name})")
+        names[f"ow__convert_{p.name}"] = lambda value, p=p: convert(name, p, value)
+        lines.append(f"    if not ({p.kind.fast.format(v=p.name)}): {p.name} = ow__convert_{p.name}({p.name})")
     return lines, names
 
 
 def _compile(name: str, lines: list[str], names: dict[str, Any]) -> Callable[..., Any]:
-    exec(compile("\n".join(lines), f"<opwright call of {name}>", "exec"), names)
-    function: Callable[..., Any] = names[name]
+    exec(compile("\n".join(lines), FILE.format(name), "exec"), names)
+    function: Callable[..., Any] = names["ow__call"]
+    function.__name__ = function.__qualname__ = name
     return function
-
-
-def inlined(direct: Callable[..., Any], dispatched: Callable[..., Any]) -> Callable[..., Any]:
-    """A call that torch.compile sees through, and that goes through the dispatcher everywhere else."""
-
-    def choose(*args: Any, **kwargs: Any) -> Any:
-        return direct(*args, **kwargs) if torch.compiler.is_compiling() else dispatched(*args, **kwargs)
-
-    return choose
-
-
-def kept_by_export(direct: Callable[..., Any], dispatched: Callable[..., Any]) -> Callable[..., Any]:
-    """A call that torch.export keeps whole: it cannot trace the derivation inside a rung."""
-
-    def choose(*args: Any, **kwargs: Any) -> Any:
-        return dispatched(*args, **kwargs) if torch.compiler.is_exporting() else direct(*args, **kwargs)
-
-    return choose

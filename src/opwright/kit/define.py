@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import keyword
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
 from opwright.kit import derive
 from opwright.kit.op import Op, P, R
-from opwright.kit.require import operator_of_code
 from opwright.kit.schema import read
 
 
@@ -22,8 +22,8 @@ def op(
     *,
     name: str | None = None,
     namespace: str | None = None,
-    mutates: Sequence[str] = (),
-    nondifferentiable: Sequence[str | int] = (),
+    mutates: Sequence[str] | str = (),
+    nondifferentiable: Sequence[str | int] | str = (),
     random: bool = False,
     opaque: bool | None = None,
     compile: Literal["call", "inline"] = "call",
@@ -36,8 +36,8 @@ def op(
     *,
     name: str | None = None,
     namespace: str | None = None,
-    mutates: Sequence[str] = (),
-    nondifferentiable: Sequence[str | int] = (),
+    mutates: Sequence[str] | str = (),
+    nondifferentiable: Sequence[str | int] | str = (),
     random: bool = False,
     opaque: bool | None = None,
     compile: Literal["call", "inline"] = "call",
@@ -69,25 +69,27 @@ def op(
     scope = sys._getframe(1).f_locals
 
     def make(function: Callable[..., Any]) -> Op[..., Any]:
-        chosen = name or function.__name__
-        if not chosen.isidentifier():
-            raise TypeError(f"{chosen}: an operator needs a name that is an identifier; give one with @ow.op(name=…)")
-        if not inspect.isfunction(function) or inspect.isgeneratorfunction(function):
-            raise TypeError(f"{chosen}: a reference is a plain function")
-        if inspect.iscoroutinefunction(function):
-            raise TypeError(f"{chosen}: a reference is a plain function, not an async one")
-        written = list(mutates)
-        if chosen.endswith("_") and not written:
-            written = list(inspect.signature(function).parameters)[:1]
-        signature = read(function, chosen, mutates=written, nondifferentiable=nondifferentiable, scope=scope)
-        operator_of_code[function.__code__] = chosen
+        chosen = str(name or getattr(function, "__name__", "op"))
+        _refuse_function(function, chosen)
+        _refuse_name(chosen, namespace)
+        written = [mutates] if isinstance(mutates, str) else list(mutates)
+        fixed = [nondifferentiable] if isinstance(nondifferentiable, str) else list(nondifferentiable)
+        if compile not in ("call", "inline"):
+            raise ValueError(f"{chosen}: compile must be 'call' or 'inline', got {compile!r}")
+        first = next(iter(inspect.signature(function).parameters), None)
+        if chosen.endswith("_") and first is not None:
+            if written and first not in written:
+                raise TypeError(f"{chosen}: a name that ends in _ promises to write its first argument, {first!r}")
+            written = written or [first]
+        signature = read(function, chosen, mutates=written, nondifferentiable=fixed, scope=scope)
         return Op(
             chosen,
             signature,
             function,
             namespace=namespace or _namespace_of(function),
-            origin=function.__module__,
-            random=random,
+            origin=function.__module__ or "__main__",
+            # Whoever takes a generator draws from it.
+            random=random or any(p.kind.schema.startswith("Generator") for p in signature.parameters),
             opaque=opaque,
             compile=compile,
         )
@@ -103,14 +105,34 @@ def in_place(op: Op[..., Any], /) -> Op[..., Any]:
     >>> ow.axpby_(x, torch.ones(2), a=3) is x, x
     (True, tensor([4., 7.]))
     """
+    if not isinstance(op, Op):
+        raise TypeError(f"in_place: its argument must be an operator, got {type(op).__name__}")
     signature, reference = derive.in_place(op.name, op.signature, op.reference)
     reference.__doc__ = f"{op.name}, written into {signature.returns_input}."
     reference.__module__ = op.__module__
     return Op(f"{op.name}_", signature, reference, namespace=op.namespace, origin=op.origin, random=op.random)
 
 
+def _refuse_function(function: Any, name: str) -> None:
+    if not inspect.isfunction(function) or inspect.isgeneratorfunction(function):
+        raise TypeError(f"{name}: a reference is a plain function, got {type(function).__name__}")
+    if inspect.iscoroutinefunction(function):
+        raise TypeError(f"{name}: a reference is a plain function, not an async one")
+
+
+def _refuse_name(name: str, namespace: str | None) -> None:
+    for what, word in (("name", name), ("namespace", namespace or "user")):
+        if not (word.isidentifier() and word.isascii()) or keyword.iskeyword(word) or word.startswith("__"):
+            raise TypeError(
+                f"{name}: an operator's {what} is made of letters, digits and _, got {word!r}; "
+                f"give another with @ow.op({what}=…)"
+            )
+    if name in ("name", "_dir"):  # what torch.ops.NAMESPACE has of its own
+        raise TypeError(f"{name}: torch.ops has a use of its own for this name; give another with @ow.op(name=…)")
+
+
 def _namespace_of(function: Callable[..., Any]) -> str:
-    package = function.__module__.partition(".")[0]
+    package = (function.__module__ or "__main__").partition(".")[0]
     return "user" if package.startswith("__") or package == LOADED else package
 
 

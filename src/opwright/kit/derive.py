@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -56,7 +56,7 @@ def rung_above(
                 f"{name}_backward: it cannot be derived, since the reference of {name} draws random numbers and "
                 f"would draw others; declare it with @{name}.gradient and save what was drawn as an output"
             )
-        return _derived(name, signature, reference, grads, taken)
+        return _derived(signature, reference, grads, taken)
     return _declared(name, signature, gradient, grads)
 
 
@@ -106,20 +106,22 @@ def _assemble(
     )
 
 
-def _derived(
-    name: str, below: Signature, reference: Callable[..., Any], grads: tuple[Parameter, ...], taken: set[str]
-) -> Rung:
+def _mask_name(taken: Iterable[str]) -> str:
     mask = "wanted"
     while mask in taken:
         mask += "_"
-    names = [p.name for p in (*grads, *below.parameters)]
+    return mask
+
+
+def _derived(below: Signature, reference: Callable[..., Any], grads: tuple[Parameter, ...], taken: set[str]) -> Rung:
+    mask = _mask_name(taken)
     differentiable = below.differentiable_inputs
     chosen = below.differentiable_outputs
 
     def gradients(**given: Any) -> tuple[Any, ...]:
         wanted = read_mask(given.pop(mask), given, differentiable)
         cotangents = [given[p.name] for p in grads]
-        arguments = {n: given[n] for n in names if n in below.names}
+        arguments = {p.name: given[p.name] for p in below.parameters}
         return _vjp_of_call(below, reference, arguments, wanted, chosen, cotangents)
 
     def keyword_reference(*args: Any, **kwargs: Any) -> Any:
@@ -134,7 +136,10 @@ def _declared(name: str, below: Signature, gradient: Callable[..., Any], grads: 
     results = {
         (o.name or ("result" if len(below.outputs) == 1 else f"result{i}")): (i, o) for i, o in enumerate(below.outputs)
     }
+    if not callable(gradient):
+        raise TypeError(f"{name}: its gradient must be a function, got {type(gradient).__name__}")
     given = inspect.signature(gradient).parameters
+    mask = _mask_name(below.names)
     used: list[Parameter] = []
     outputs: dict[str, int] = {}
     for p in given.values():
@@ -143,7 +148,7 @@ def _declared(name: str, below: Signature, gradient: Callable[..., Any], grads: 
                 # A formula that does not speak of None gets zeros for a gradient that is absent.
                 by_grad[p.name] = Parameter(p.name, TENSOR)
             continue
-        if p.name == "wanted":
+        if p.name == mask:
             continue
         if p.name in below.names:
             parameter = below.names[p.name]
@@ -158,7 +163,7 @@ def _declared(name: str, below: Signature, gradient: Callable[..., Any], grads: 
             raise TypeError(
                 f"{name}: its gradient takes {p.name!r}, which is neither an incoming gradient "
                 f"({', '.join(by_grad)}), nor a parameter of {name} ({', '.join(below.names)}), "
-                f"nor a result ({', '.join(results)}), nor 'wanted'"
+                f"nor a result ({', '.join(results)}), nor {mask!r}"
             )
     missing = [n for n in by_grad if n not in given]
     if missing:
@@ -167,9 +172,9 @@ def _declared(name: str, below: Signature, gradient: Callable[..., Any], grads: 
 
     def keyword_reference(*args: Any, **kwargs: Any) -> Any:
         values = rung.signature.bind(args, kwargs)
-        wanted = read_mask(values.pop("wanted"), values, differentiable)
-        if "wanted" in given:
-            values["wanted"] = wanted
+        wanted = read_mask(values.pop(mask), values, differentiable)
+        if mask in given:
+            values[mask] = wanted
         out = gradient(**values)
         out = out if isinstance(out, (tuple, list)) and not _one_list(differentiable) else (out,)
         if len(out) != len(differentiable):
@@ -179,7 +184,7 @@ def _declared(name: str, below: Signature, gradient: Callable[..., Any], grads: 
             )
         return tuple(_empty(p) if not w else o for p, w, o in zip(differentiable, wanted, out, strict=True))
 
-    rung = _assemble(below, list(by_grad.values()), used, outputs, "wanted", keyword_reference)
+    rung = _assemble(below, list(by_grad.values()), used, outputs, mask, keyword_reference)
     return rung
 
 
@@ -255,8 +260,13 @@ def _gradient_of(value: Any, found: Iterator[Tensor]) -> Any:
 
 def in_place(name: str, signature: Signature, reference: Callable[..., Any]) -> tuple[Signature, Callable[..., Any]]:
     """The form of an operator that writes its result into its first argument."""
-    first = signature.parameters[0]
-    if first.kind.schema != "Tensor" or not signature.single or signature.outputs[0].kind.schema != "Tensor":
+    first = next(iter(signature.parameters), None)
+    if (
+        first is None
+        or first.kind.schema != "Tensor"
+        or not signature.single
+        or signature.outputs[0].kind.schema != "Tensor"
+    ):
         raise TypeError(f"{name}: only an operator from a Tensor to one Tensor has an in-place form")
     written = f"{name}_"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,15 +83,16 @@ def _forward(op: Op[..., Any], values: dict[str, Any], given: bool, name: str = 
 
 
 def _backward(op: Op[..., Any], values: dict[str, Any], given: bool) -> Step:
-    if any(p.mutated for p in op.signature.parameters):
-        return Step("backward", "autograd", "records what the reference does, since it writes to its arguments")
-    if not op.differentiable:
-        return Step("backward", "none", "no tensor of it is differentiable")
-    if not op.opaque:
-        return Step("backward", "autograd", "records what the reference does")
     followed = [t for p in op.signature.differentiable_inputs for t in tensors(values.get(p.name))]
+    if not op.signature.differentiable_inputs or (not op.signature.differentiable_outputs and op.signature.outputs):
+        return Step("backward", "none", "no tensor of it is differentiable")
     if given and not any(t.requires_grad for t in followed):
         return Step("backward", "none", "no input requires a gradient")
+    if op.recorded_by_reference or not op.has_rung:
+        why = ""
+        if op.opaque:
+            why = ", since it draws random numbers" if op.random else ", since it writes to its arguments"
+        return Step("backward", "autograd", f"records what the reference does{why}")
     above = op.backward
     how = "its declared gradient" if op.has_declared_gradient else "derived from the reference"
     runs = "kernel" if above.kernels else "reference"
@@ -119,9 +119,11 @@ def _error(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> s
         return [fake(v) for v in value] if isinstance(value, (list, tuple)) else value
 
     try:
-        with mode, torch.no_grad(), contextlib.suppress(torch._subclasses.fake_tensor.DataDependentOutputException):
+        with mode, torch.no_grad():
             op.run_reference(*map(fake, args), **{k: fake(v) for k, v in kwargs.items()})
     except Exception as e:
+        if type(e).__module__.startswith(("torch._subclasses", "torch.fx")):
+            return None  # the result depends on values, which fake tensors do not have
         return f"{type(e).__name__}: {e}"
     return None
 

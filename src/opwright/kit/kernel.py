@@ -71,7 +71,7 @@ class Kernel:
     def ready(self, op: Op[..., Any]) -> Callable[..., Any] | None:
         """The function to call, built and loaded if need be; None when this machine cannot have it."""
         if self.library is None:
-            return self._function
+            return self._decoded(op)
         key = self.library.load()
         if key is None:
             return None
@@ -82,6 +82,22 @@ class Kernel:
             built = [k for k in op.kernels if k.overload is not None and k.device == self.device]
             native.route(op, [(k, k.overload) for k in built])
         return self._function
+
+    def _decoded(self, op: Op[..., Any]) -> Callable[..., Any]:
+        """The Python kernel, given what the reference is given: members of enums, not their names."""
+        function = self._function
+        assert function is not None
+        coded = [p for p in op.signature.parameters if p.kind.encode]
+        if not coded:
+            return function
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            values = op.signature.bind(args, kwargs)
+            values |= {p.name: p.kind.convert(values[p.name]) for p in coded if values[p.name] is not None}
+            positional = [values[p.name] for p in op.signature.parameters if not p.keyword_only]
+            return function(*positional, **{p.name: values[p.name] for p in op.signature.parameters if p.keyword_only})
+
+        return call
 
     def _bind(self, op: Op[..., Any], key: str) -> Callable[..., Any]:
         assert self.library is not None

@@ -58,7 +58,7 @@ def _number_to(kind: type, symbol: type, narrower: tuple[type, ...]) -> Callable
     def convert(value: Any) -> Any:
         if isinstance(value, symbol):
             return value
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) or hasattr(type(value), "__torch_function__"):
             # The dispatcher would take the value and drop the gradient.
             raise TypeError
         if isinstance(value, (kind, *narrower)) or hasattr(value, "__float__" if kind is float else "__index__"):
@@ -107,7 +107,7 @@ def _instance(kind: type) -> Callable[[Any], Any]:
     return convert
 
 
-TENSOR = Kind("Tensor", "a Tensor", "isinstance({v}, _Tensor)", _tensor)
+TENSOR = Kind("Tensor", "a Tensor", "isinstance({v}, ow__Tensor)", _tensor)
 BASIC: dict[Any, Kind] = {
     Tensor: TENSOR,
     torch.nn.Parameter: TENSOR,
@@ -116,18 +116,18 @@ BASIC: dict[Any, Kind] = {
     bool: Kind("bool", "a bool", "{v} is True or {v} is False", _to_bool),
     complex: Kind("complex", "a complex number", "type({v}) is complex", _to_complex),
     str: Kind("str", "a str", "type({v}) is str", _instance(str)),
-    torch.dtype: Kind("ScalarType", "a torch.dtype", "isinstance({v}, _dtype)", _instance(torch.dtype)),
-    torch.device: Kind("Device", "a torch.device", "isinstance({v}, _device)", _to_device),
+    torch.dtype: Kind("ScalarType", "a torch.dtype", "isinstance({v}, ow__dtype)", _instance(torch.dtype)),
+    torch.device: Kind("Device", "a torch.device", "isinstance({v}, ow__device)", _to_device),
     torch.layout: Kind("Layout", "a torch.layout", "False", _instance(torch.layout)),
     torch.memory_format: Kind("MemoryFormat", "a torch.memory_format", "False", _instance(torch.memory_format)),
     torch.Generator: Kind("Generator", "a torch.Generator", "False", _instance(torch.Generator)),
 }
-NUMBER = Kind("Scalar", "a number", "type({v}) in _numbers", _to_number)
+NUMBER = Kind("Scalar", "a number", "type({v}) in ow__numbers", _to_number)
 FAST_NAMES: dict[str, Any] = {
-    "_Tensor": Tensor,
-    "_dtype": torch.dtype,
-    "_device": torch.device,
-    "_numbers": frozenset((bool, int, float, complex)),
+    "ow__Tensor": Tensor,
+    "ow__dtype": torch.dtype,
+    "ow__device": torch.device,
+    "ow__numbers": frozenset((bool, int, float, complex)),
 }
 
 
@@ -170,12 +170,30 @@ def _enum(kind: type[enum.Enum]) -> Kind:
     return Kind("str", f"one of {', '.join(map(str, kind))}", "False", convert, encode)
 
 
+def _flag(kind: type[enum.Flag]) -> Kind:
+    """Flags cross the dispatcher as numbers: a combination of them has no name of its own."""
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, kind):
+            return value
+        if isinstance(value, int) and not isinstance(value, bool):
+            return kind(value)
+        raise TypeError
+
+    def encode(value: Any) -> Any:
+        return value.value if isinstance(value, kind) else value
+
+    return Kind("int", f"a combination of {', '.join(map(str, kind))}", "False", convert, encode)
+
+
 def _literal(values: tuple[Any, ...]) -> Kind | None:
     kind = BASIC.get(type(values[0]))
     if kind is None or any(type(v) is not type(values[0]) for v in values):
         return None
 
     def convert(value: Any) -> Any:
+        if isinstance(value, torch.SymInt):
+            value = int(value)
         if type(value) is type(values[0]) and value in values:
             return value
         raise TypeError
@@ -204,6 +222,8 @@ def kind_of(annotation: Any) -> Kind | None:
             return None
         item = kind_of(arguments[0])
         return None if item is None or item.is_list or item.is_optional or item.encode else list_of(item)
+    if isinstance(annotation, type) and issubclass(annotation, enum.Flag):
+        return _flag(annotation)
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return _enum(annotation)
     return BASIC.get(annotation)

@@ -39,7 +39,7 @@ def discover(root: Path, package: str) -> dict[str, Op[..., Any]]:
         module = importlib.import_module(f"{package}.{folder.name}.{FILE.removesuffix('.py')}")
         found.update(operators_of(module))
     for op in found.values():
-        if op.differentiable:
+        if op.has_rung:
             _ = op.backward  # so that torch.ops knows the first rung, which graphs may name
     return found
 
@@ -60,12 +60,15 @@ def load(path: str | os.PathLike[str], /) -> types.SimpleNamespace:
     >>> ow.load(folder / "double.py").double(torch.ones(2))
     tensor([2., 2.])
     """
+    if not os.fspath(path):
+        raise ValueError("load: the path is empty; name a file or a folder")
     place = Path(path).expanduser().resolve()
     if place.is_file():
         files = [place]
     elif (place / FILE).is_file():
         files = [place / FILE]
     elif place.is_dir():
+        refuse_foreign(place)
         files = [folder / FILE for folder in folders(place)]
         if not files:
             raise FileNotFoundError(f"{place} holds no operator: neither an {FILE} nor folders with one")
@@ -88,7 +91,11 @@ def _import_file(file: Path) -> types.ModuleType:
     digest = hashlib.sha256(str(file).encode()).hexdigest()[:12]
     stem = file.parent.name if file.name == FILE else file.stem
     name = f"{LOADED}.{stem}_{digest}"
-    spec = importlib.util.spec_from_file_location(name, file)
+    # A package, so that op.py may import its neighbours: `from .constants import …`.
+    sys.modules.setdefault(LOADED, types.ModuleType(LOADED)).__path__ = []
+    for loaded in [m for m in sys.modules if m.startswith(f"{name}.")]:
+        del sys.modules[loaded]
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
     if spec is None or spec.loader is None:
         raise ValueError(f"{file} is not a Python file")
     module = importlib.util.module_from_spec(spec)

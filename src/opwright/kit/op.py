@@ -16,6 +16,7 @@ from opwright.kit.samples import Maker, Reject, Sample, read_reject, read_sample
 from opwright.kit.schema import Signature
 from opwright.kit.values import tensors
 
+DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "xla", "privateuseone")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -59,6 +60,7 @@ class Op(Generic[P, R]):
         self._asked_opaque = opaque
         self.compile = compile
         self._gradient: Callable[..., Any] | None = None
+        self._rung_known = False
         self._samples: list[Callable[[Maker], Iterable[Any]]] = []
         self._rejects: list[Callable[[Maker], Iterable[Any]]] = []
         self._cost: Callable[..., Cost] | None = None
@@ -67,12 +69,17 @@ class Op(Generic[P, R]):
         self.__doc__ = reference.__doc__
         self.__module__ = getattr(reference, "__module__", __name__)
         self.__wrapped__ = reference
-        self._direct = call.direct(name, signature, reference, random, gradient=rung is not None)
+        if rung is not None or signature.returns_input:
+            self.__signature__ = signature.python()
+        self.file = inspect.getsourcefile(inspect.unwrap(reference)) if inspect.isfunction(reference) else None
+        """The file that defines its reference."""
+        self._state = probe.State(name, signature, reference, random, gradient=rung is not None)
+        self._direct = call.direct(self._state)
         self.overload = register.register(self)
         self._call: Callable[P, R]
         self._choose_call()
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._call(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -108,7 +115,8 @@ class Op(Generic[P, R]):
         self._dispatched = call.dispatched(self.name, self.signature, self.overload, self._direct, devices)
         if not self.opaque:
             self._call = self._direct if self.rung is None else call.kept_by_export(self._direct, self._dispatched)
-        elif self.compile == "inline":
+        elif self.compile == "inline" or self.random or any(p.mutated for p in self.signature.parameters):
+            # Without a rung, a graph that holds the operator whole could not hold its gradient.
             self._call = call.inlined(self._direct, self._dispatched)
         else:
             self._call = self._dispatched
@@ -134,12 +142,14 @@ class Op(Generic[P, R]):
         return self._derivation
 
     @property
-    def differentiable(self) -> bool:
-        """Whether it has a rung above it."""
+    def has_rung(self) -> bool:
+        """Whether there is a rung above it. An operator that writes or draws has none, and differentiates all the
+        same: autograd records what its reference does."""
         try:
-            return self.derivation is not None
+            _ = self.derivation
         except TypeError:
             return False
+        return True
 
     @property
     def has_declared_gradient(self) -> bool:
@@ -191,6 +201,7 @@ class Op(Generic[P, R]):
         self._gradient = function
         self.__dict__.pop("_derivation", None)
         self.__dict__.pop("_backward", None)
+        self._rung_known = False
         return function
 
     # --- what belongs to it ------------------------------------------------------------------------------------
@@ -213,6 +224,18 @@ class Op(Generic[P, R]):
 
     def kernel(self, device: str, domain: Domain = Domain(), /) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declare a kernel for a kind of device; within its domain it runs in the reference's place."""
+
+        if not isinstance(device, str) or device not in (
+            "cpu",
+            "cuda",
+            "xpu",
+            "mps",
+            "hpu",
+            "mtia",
+            "xla",
+            "privateuseone",
+        ):
+            raise ValueError(f"{self.name}: a kernel is for a kind of device such as 'cpu' or 'cuda', got {device!r}")
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
             name = getattr(function, "__name__", "kernel")
@@ -259,10 +282,12 @@ class Op(Generic[P, R]):
 
     def run_reference(self, *args: Any, **kwargs: Any) -> Any:
         """The reference behind the dispatcher's name; its results are memory of their own."""
+        given = [(name, t) for name, value in self.signature.bind(args, kwargs).items() for t in tensors(value)]
+        versions = probe.read_versions(given)
         out = self._direct(*args, **kwargs)
+        self._state.refuse_writes(given, versions)
         if self.signature.returns_input is not None:
             return None
-        given = [(name, t) for name, value in self.signature.bind(args, kwargs).items() for t in tensors(value)]
         if self.rung is None:
             probe.refuse_alias(self.name, given, out)
         else:
@@ -281,6 +306,10 @@ class Op(Generic[P, R]):
 
     def run_kernel(self, *args: Any, **kwargs: Any) -> Any:
         """The kernel whose domain holds the call, else the reference."""
+        if not self._rung_known:
+            self._rung_known = True
+            if self.has_rung:
+                _ = self.backward  # a graph from a compiler's cache may call it by name, with nobody else to define it
         if self.kernels:
             kernel, _ = self.choose(self.signature.bind(args, kwargs))
             function = None if kernel is None else kernel.ready(self)
@@ -291,6 +320,8 @@ class Op(Generic[P, R]):
 
 def _found(qualname: str) -> Op[..., Any]:
     op = register.find(qualname)
+    if op is None and qualname.endswith("_backward"):
+        return _found(qualname.removesuffix("_backward")).backward  # a rung that nobody has asked for here yet
     if op is None:
         raise LookupError(f"{qualname} is not defined here; import or ow.load the file that defines it first")
     return op

@@ -21,7 +21,7 @@ def page(op: Op[..., Any]) -> str:
     """
     pieces = [f"# {op.name}", _docstring(op)]
     pieces.append(f"```text\n{op.qualname.replace('::', '.')}\n{op.schema}\n```")
-    if op.differentiable:
+    if op.has_rung:
         pieces.append(_gradient(op))
     elif any(p.mutated for p in op.signature.parameters):
         written = ", ".join(f"`{p.name}`" for p in op.signature.parameters if p.mutated)

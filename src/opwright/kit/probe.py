@@ -1,7 +1,7 @@
 """What is asked of a reference when it first runs: does it return its input, write to it, draw random numbers?
 
 Each of these would be harmless in a plain function and wrong in an operator: autograd, functionalization and
-every kernel that replaces the reference rely on the schema's word.
+every kernel that replaces the reference rely on the schema's word. Calls through the dispatcher are asked each time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from opwright.kit.schema import Signature
 from opwright.kit.values import tensors
@@ -21,7 +22,7 @@ class BadReference(TypeError):
 
 
 class State:
-    """Runs a reference with the questions asked, until it has once answered them well."""
+    """Runs a reference with the questions asked, until it has once answered them all well."""
 
     def __init__(
         self, name: str, signature: Signature, reference: Callable[..., Any], random: bool, gradient: bool
@@ -33,30 +34,74 @@ class State:
     def run(self, *args: Any, **kwargs: Any) -> Any:
         if wrapped():
             return self.reference(*args, **kwargs)
-        given = self._given(args, kwargs)
-        inputs = [t for _, t in given]
-        versions = [_version(t) for t in inputs]
-        before = None if self.random else random_state(inputs)
-        out = self.reference(*args, **kwargs)
-        for (parameter, t), version in zip(given, versions, strict=True):
-            if _version(t) != version and not self.signature.names[parameter].mutated:
+        values = self.signature.bind(args, kwargs)
+        given = [(name, t) for name, value in values.items() for t in tensors(value)]
+        versions = read_versions(given)
+        with Draws() as draws:
+            out = self.reference(*args, **kwargs)
+        self.refuse_writes(given, versions)
+        if draws.seen and self.gradient:
+            raise BadReference(
+                f"{self.name}: the reference that it is derived from draws random numbers ({draws.seen}), and a "
+                f"gradient would draw others; declare the operator with @ow.op(random=True)"
+            )
+        if draws.seen and not self.random:
+            raise BadReference(
+                f"{self.name}: the reference draws random numbers ({draws.seen}); declare it with "
+                f"@ow.op(random=True), so that its derivatives are never computed by drawing again"
+            )
+        results = tensors(out)
+        if self.signature.returns_input is None and not self.gradient:
+            refuse_alias(self.name, given, out)
+        # An empty tensor shares no memory and an inference tensor counts no writes: they answer too little.
+        asked = all(t.numel() for t in results) and not any(t.is_inference() for _, t in given)
+        self.fresh = not asked
+        return out
+
+    def refuse_alias(self, out: Tensor, given: dict[str, Any]) -> None:
+        """Raise when a result that looks suspicious does share memory with an argument."""
+        refuse_alias(self.name, [(name, t) for name, value in given.items() for t in tensors(value)], out)
+
+    def refuse_writes(self, given: list[tuple[str, Tensor]], before: list[int]) -> None:
+        """Raise when a tensor was written that should not be, or one was not that should."""
+        for (parameter, t), version in zip(given, before, strict=True):
+            declared = self.signature.names[parameter].mutated
+            if _version(t) != version and not declared:
                 raise BadReference(
                     f"{self.name}: the reference writes to its argument {parameter!r}; declare it with "
                     f"@ow.op(mutates=({parameter!r},)), or work on {parameter}.clone()"
                 )
-        if before is not None and not same(before, random_state(inputs)):
-            raise BadReference(
-                f"{self.name}: the reference draws random numbers; declare it with @ow.op(random=True), so that its "
-                f"derivatives are never computed by drawing again"
-            )
-        if self.signature.returns_input is None and not self.gradient:
-            refuse_alias(self.name, given, out)
-        self.fresh = False
-        return out
+            if _version(t) == version != -1 and parameter == self.signature.returns_input and t.numel():
+                raise BadReference(
+                    f"{self.name}: its name ends in _, which promises to write to {parameter!r}, and the reference "
+                    f"did not; let it use in-place operations, or choose another name"
+                )
 
-    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:
-        named = list(zip((p.name for p in self.signature.parameters), args, strict=False)) + list(kwargs.items())
-        return [(name, t) for name, value in named for t in tensors(value)]
+    def refuse_result(self, out: Any) -> None:
+        """Raise for an in-place operator's reference that returned something of its own."""
+        raise BadReference(
+            f"{self.name}: its name ends in _, which promises to write to {self.signature.returns_input!r} and to "
+            f"return it, and the reference returned another {type(out).__name__}"
+        )
+
+
+class Draws(TorchDispatchMode):
+    """Notices operators that draw random numbers, in this thread alone."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen = ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+            with self:  # a dropout that is switched off draws nothing: what it is made of tells
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.seen = str(func)
+        return func(*args, **kwargs)
 
 
 def refuse_alias(name: str, given: list[tuple[str, Tensor]], out: Any) -> None:
@@ -102,21 +147,23 @@ def aliases(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors share memory, as far as they can be asked: a transform's wrapper cannot."""
     if a is b:
         return True
-    if a.layout != torch.strided or b.layout != torch.strided or a.numel() == 0:
+    if a.layout != torch.strided or b.layout != torch.strided:
+        return False
+    size = a.numel()
+    if isinstance(size, int) and size == 0:  # a size known only at run time must not be guarded on
         return False
     return bool(torch._C._is_alias_of(a, b))  # type: ignore[attr-defined]
 
 
+def read_versions(given: list[tuple[str, Tensor]]) -> list[int]:
+    """How often each tensor was written to so far."""
+    return [_version(t) for _, t in given]
+
+
 def _version(t: Tensor) -> int:
-    return -1 if t.is_inference() else t._version
-
-
-def random_state(inputs: list[Tensor]) -> list[Tensor]:
-    states = [torch.get_rng_state()]
-    for index in sorted({t.device.index for t in inputs if t.is_cuda}):
-        states.append(torch.cuda.get_rng_state(index))
-    return states
-
-
-def same(before: list[Tensor], after: list[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    """How often it was written to; -1 where nobody counts: inference tensors, a tracer's stand-ins."""
+    if t.is_inference() or type(t) not in (Tensor, torch.nn.Parameter) or torch._is_functional_tensor(t):
+        return -1
+    if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView):
+        return -1
+    return t._version

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from opwright.kit.require import spell
 from opwright.kit.values import like, tensors
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ def autograd_kernel(op: Op[..., Any], keyset: Any, args: tuple[Any, ...], kwargs
     if torch.autograd.forward_ad._current_level >= 0 and any(_has_tangent(t) for t in followed):
         return op.run_reference(*args, **kwargs)
     if torch.is_grad_enabled() and any(t.requires_grad for t in followed):
-        if op.recorded_by_reference:
+        # Compiled graphs are cached on disk under the operator's name, whatever its reference says by then. So they
+        # hold it and its gradient as one node each, where there is a gradient to hold.
+        if op.recorded_by_reference and not (torch.compiler.is_compiling() and op.has_rung):
             return op.run_reference(*args, **kwargs)
         return _unflatten(op, _Node.apply(op, keyset, values, *followed))  # type: ignore[no-untyped-call]
     # Nobody differentiates: stay one call, so that tracers which suspend autograd see no derivation at work.
@@ -76,12 +79,26 @@ class _Node(torch.autograd.Function):
         needed = iter(ctx.needs_input_grad[3:])
         wants = [[next(needed) for _ in tensors(values[p.name])] for p in op.signature.differentiable_inputs]
         arguments[above.rung.wanted] = [any(w) for w in wants]
-        grads = above(**arguments)
+        grads = above._dispatched(**arguments) if torch.compiler.is_compiling() else above(**arguments)
         result: list[Tensor | None] = []
-        for want, grad in zip(wants, grads, strict=True):
+        for p, want, grad in zip(op.signature.differentiable_inputs, wants, grads, strict=True):
             each = list(grad) if isinstance(grad, (list, tuple)) else [grad]
+            _check_gradients(op, p.name, each, ctx.values[p.name])
             result += [g if w else None for w, g in zip(want, each or [None] * len(want), strict=True)] if want else []
         return (None, None, None, *result)
+
+
+def _check_gradients(op: Op[..., Any], name: str, grads: list[Tensor | None], inputs: list[Tensor]) -> None:
+    """A gradient has its input's shape. Autograd would quietly sum one that merely broadcasts to it."""
+    if not inputs:
+        return
+    if grads and len(grads) != len(inputs):
+        raise ValueError(f"{op.name}: its gradient returned {len(grads)} gradients for the {len(inputs)} of {name}")
+    for grad, t in zip(grads, inputs, strict=False):
+        if grad is not None and grad.shape != t.shape:
+            raise ValueError(
+                f"{op.name}: its gradient returned shape {spell(grad.shape)} for {name} of shape {spell(t.shape)}"
+            )
 
 
 def _materialize(above: Op[..., Any], name: str, grad: Any, shapes: list[Tensor] | None) -> Any:

@@ -60,18 +60,40 @@ def register(op: Op[..., Any]) -> Any:
     """Put the operator behind its name and give the overload to call."""
     with _lock:
         entry = _entries.get(op.qualname)
-        if entry is not None and entry.op.origin != op.origin:
-            raise ValueError(
-                f"{op.name}: {op.qualname} is defined already, in {entry.op.origin}; "
-                f'choose another name, or a namespace of your own with @ow.op(namespace="…")'
-            )
+        if entry is not None:
+            _refuse_another(entry.op, op)
         schema = op.signature.schema(op.name)
-        if entry is not None and entry.schema == schema and entry.op.random == op.random:
+        # The rung of an operator that was replaced meanwhile must not take the name from its successor's.
+        replaced = op.parent is not None and find(op.parent.qualname) is not op.parent
+        if entry is not None and entry.schema == schema and entry.op.random == op.random and not replaced:
             entry.op = op
             return entry.overload
-        entry = _define(op, schema)
-        _entries[op.qualname] = entry
+        entry = _define(op, schema, public=not replaced)
+        if not replaced:
+            _entries[op.qualname] = entry
         return entry.overload
+
+
+def _refuse_another(known: Op[..., Any], op: Op[..., Any]) -> None:
+    """Only the place that defined an operator may define it again, and not as another closure of one function."""
+    if known.origin != op.origin:
+        raise ValueError(
+            f"{op.name}: {op.qualname} is defined already, in {known.file}; "
+            f'choose another name, or a namespace of your own with @ow.op(namespace="…")'
+        )
+    old, new = (getattr(o.reference, "__code__", None) for o in (known, op))
+    if op.parent is None and old is not None and old is new and _captured(known) != _captured(op):
+        raise ValueError(
+            f"{op.name}: the function that makes it ran twice with different values, and {op.qualname} can be one "
+            f"operator only; give each a name of its own with @ow.op(name=…), or pass what differs as an argument"
+        )
+
+
+def _captured(op: Op[..., Any]) -> list[Any]:
+    """What a reference holds of the function around it."""
+    plain = (bool, int, float, complex, str, bytes, tuple, type(None))
+    found = [cell.cell_contents for cell in getattr(op.reference, "__closure__", None) or ()]
+    return [value if isinstance(value, plain) else id(value) for value in found]
 
 
 def define_hidden(op: Op[..., Any], overload: str) -> Any:
@@ -112,12 +134,12 @@ def operators() -> list[Op[..., Any]]:
     return [entry.op for entry in _entries.values()]
 
 
-def _define(op: Op[..., Any], schema: str) -> Entry:
+def _define(op: Op[..., Any], schema: str, public: bool) -> Entry:
     namespace = getattr(torch.ops, op.namespace)
     name = op.name
-    if op.qualname not in _entries and hasattr(namespace, name):
+    if op.qualname not in _entries and torch._C._jit_get_schemas_for_operator(op.qualname):
         raise ValueError(f"{op.name}: {op.qualname} belongs to another library; choose another name or namespace")
-    if op.qualname in _entries:
+    if op.qualname in _entries or not public:
         # The schema changed. What was compiled with the old one keeps it; the name now leads to the new one.
         _versions[op.qualname] = _versions.get(op.qualname, 1) + 1
         name = f"{op.name}__{_versions[op.qualname]}"
@@ -126,7 +148,8 @@ def _define(op: Op[..., Any], schema: str) -> Entry:
     library.define(schema.replace(op.name, name, 1), tags=tags)
     packet = getattr(namespace, name)
     entry = Entry(op, schema, packet.default)
-    setattr(namespace, op.name, packet)
+    if public:
+        setattr(namespace, op.name, packet)
 
     def reference(*args: Any, **kwargs: Any) -> Any:
         return entry.op.run_reference(*args, **kwargs)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
-
-# Code objects of references and the operators they belong to, so that a message can name the operator however
-# deep inside the reference it arises.
-operator_of_code: dict[CodeType, str] = {}
 
 
 def spell(value: Any) -> str:
@@ -45,7 +41,11 @@ def require(condition: object, message: str, error: type[Exception] = ValueError
     if torch.compiler.is_compiling():  # frames cannot be traced; the graph's error carries the bare message
         raise error(message)
     frame = sys._getframe(1)
-    raise error(f"{_operator_at(frame)}: {_tidy(message.format_map(frame.f_locals))}")
+    try:
+        text = _tidy(message.format_map(frame.f_locals))
+    except (KeyError, IndexError, ValueError, AttributeError, TypeError):
+        text = message  # braces that mean something else must not hide the check that failed
+    raise error(f"{_operator_at(frame)}: {text}")
 
 
 def _tidy(text: str) -> str:
@@ -55,10 +55,12 @@ def _tidy(text: str) -> str:
 
 
 def _operator_at(frame: FrameType) -> str:
+    """The operator whose call is running: its generated code lies below the reference on the stack."""
     walk: FrameType | None = frame
     while walk is not None:
-        if walk.f_code in operator_of_code:
-            return operator_of_code[walk.f_code]
+        found = re.fullmatch(r"<opwright call of (\w+)>", walk.f_code.co_filename)
+        if found:
+            return found[1]
         walk = walk.f_back
     return frame.f_code.co_name
 

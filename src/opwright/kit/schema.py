@@ -73,6 +73,19 @@ class Signature:
         outs = [o.kind.schema.removesuffix("?") + (f" {o.name}" if o.name else "") for o in self.outputs]
         return f"{name}({', '.join(pieces)}) -> {outs[0] if len(outs) == 1 else '(' + ', '.join(outs) + ')'}"
 
+    def python(self) -> inspect.Signature:
+        """As Python's own tools show it."""
+        return inspect.Signature(
+            [
+                inspect.Parameter(
+                    p.name,
+                    inspect.Parameter.KEYWORD_ONLY if p.keyword_only else inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                    default=p.default,
+                )
+                for p in self.parameters
+            ]
+        )
+
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The value of every parameter in a call, defaults filled in."""
         given = dict(zip((p.name for p in self.parameters), args, strict=False)) | kwargs
@@ -102,7 +115,7 @@ def _spell_default(p: Parameter) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(str, value))}]"
     if isinstance(value, complex):
-        return f"{value.imag}j" if value.real == 0 else "?"
+        return f"{value.imag}j" if value.real == 0 else "not expressible"
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
         return str(value).removeprefix("torch.")
     if isinstance(value, (str, torch.device)):
@@ -111,11 +124,15 @@ def _spell_default(p: Parameter) -> str:
 
 
 def expressible(p: Parameter) -> bool:
-    """Whether a schema can hold the parameter's default: infinities, NaN and most complex numbers it cannot."""
-    value = p.default
-    if isinstance(value, complex):
-        return value.real == 0 and math.isfinite(value.imag)
-    return not (isinstance(value, float) and not math.isfinite(value))
+    """Whether a schema can hold the parameter's default: infinities, lists of strings and such it cannot."""
+    if p.default is EMPTY or p.default is None:
+        return True
+    try:
+        torch._C.parse_schema(f"f(*, {p.kind.schema} {p.name}={_spell_default(p)}) -> ()")
+    except (RuntimeError, IndexError, ValueError):
+        return False
+    # The parser may stop early: what it read must be what was meant.
+    return not (isinstance(p.default, float) and not math.isfinite(p.default))
 
 
 # --- reading a function ----------------------------------------------------------------------------------------
@@ -145,16 +162,17 @@ def read(
     for mutated in mutates:
         if mutated not in known:
             raise TypeError(f"{name}: mutates names {mutated!r}, which is not a parameter of {name}")
-        if not next(p for p in parameters if p.name == mutated).kind.is_tensor:
-            raise TypeError(f"{name}: mutates names {mutated!r}, which is not a Tensor")
     if "return" not in hints:
         raise TypeError(f"{name}: annotate what it returns, for example `-> torch.Tensor`")
-    if name.endswith("_") and not name.endswith("__"):
-        return _in_place(parameters, hints["return"], name)
-    outputs, container, single = _read_outputs(hints["return"], name, nondifferentiable)
+    in_place = name.endswith("_")
+    outputs, container, single = (
+        ((), None, False) if in_place else _read_outputs(hints["return"], name, nondifferentiable)
+    )
     for entry in nondifferentiable:
         if not (entry in known or entry in [o.name for o in outputs] or entry in range(len(outputs))):
             raise TypeError(f"{name}: nondifferentiable names {entry!r}, neither a parameter nor an output of {name}")
+    if in_place:
+        return _in_place(parameters, hints["return"], name)
     return Signature(parameters, outputs, container, single)
 
 
@@ -180,6 +198,8 @@ def _read_parameter(
 ) -> Parameter:
     if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
         raise TypeError(f"{name}: *{p.name} has no schema; name each parameter, or take a list")
+    if p.name.startswith("ow__") or not p.name.isascii():
+        raise TypeError(f"{name}: a parameter cannot be called {p.name!r}; take ASCII letters, digits and _")
     if p.name not in hints:
         raise TypeError(f"{name}: parameter {p.name!r} has no annotation; write for example `{p.name}: torch.Tensor`")
     kind = kind_of(hints[p.name])
@@ -219,7 +239,7 @@ def _read_outputs(
             )
         return Output(label, kind, index not in nondifferentiable and label not in nondifferentiable)
 
-    if returned is type(None):
+    if returned in (None, type(None)):
         return (), None, False
     if isinstance(returned, type) and issubclass(returned, tuple) and hasattr(returned, "_fields"):
         hints = typing.get_type_hints(returned)

@@ -53,7 +53,7 @@ def _traced_vjp(
 def _plain_vjp(
     function: Callable[..., Sequence[Tensor | None]], primals: list[Tensor], cotangents: Sequence[Tensor | None]
 ) -> list[Tensor]:
-    before = None if probe.wrapped() else probe.random_state(primals)
+    before = None if probe.wrapped() else torch.get_rng_state()
     recording = torch.is_grad_enabled() and not _below_autograd()
     recording = recording and any(t is not None and t.requires_grad for t in (*primals, *cotangents))
     with torch.inference_mode(False), torch.enable_grad(), _above_autograd():
@@ -68,12 +68,20 @@ def _plain_vjp(
             return [torch.zeros_like(p) for p in primals]
         results, incoming = zip(*pairs, strict=True)
         grads = torch.autograd.grad(results, leaves, incoming, create_graph=recording, allow_unused=True)
-    if before is not None and not probe.same(before, probe.random_state(primals)):
-        raise probe.BadReference(
-            "a gradient was to be derived from a reference that draws random numbers, and would have drawn others; "
-            "declare the operator with @ow.op(random=True)"
-        )
+    if before is not None and not torch.equal(before, torch.get_rng_state()):
+        _refuse_draws(function, primals)
     return [torch.zeros_like(p) if g is None else g for p, g in zip(primals, grads, strict=True)]
+
+
+def _refuse_draws(function: Callable[..., Sequence[Tensor | None]], primals: list[Tensor]) -> None:
+    """Raise if it was the function that drew random numbers, and not another thread."""
+    with torch.no_grad(), probe.Draws() as draws:
+        function(*primals)
+    if draws.seen:
+        raise probe.BadReference(
+            f"a gradient was to be derived from a reference that draws random numbers ({draws.seen}), and would have "
+            f"drawn others; declare the operator with @ow.op(random=True)"
+        )
 
 
 def _leaf(p: Tensor, recording: bool) -> Tensor:

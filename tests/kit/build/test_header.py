@@ -15,15 +15,13 @@ ROOT = Path(__file__).parents[3]
 
 
 def examples() -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for document in sorted((ROOT / "docs").glob("*.md")):
         blocks = re.findall(r"^```cpp\n(.*?)^```$", document.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
         found |= {f"{document.name}:{i}": block for i, block in enumerate(blocks)}
     header = (toolchain.INCLUDE / "opwright" / "kernel.h").read_text(encoding="utf-8")
-    comment = "".join(
-        line.removeprefix("//     ") + "\n" for line in re.findall(r"^//     .*|^//$", header, re.MULTILINE)
-    )
-    found["kernel.h"] = comment.replace("//\n", "\n")
+    lines = re.findall(r"^//     .*|^//$", header, re.MULTILINE)
+    found["kernel.h"] = "".join(line.removeprefix("//").removeprefix("     ") + "\n" for line in lines)
     return found
 
 

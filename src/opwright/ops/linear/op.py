@@ -1,5 +1,6 @@
 """The affine map."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,10 +41,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 @linear.gradient
 def _(grad: Tensor, x: Tensor, weight: Tensor, bias: ow.Like, wanted: list[bool]) -> Any:
-    rows = grad.reshape(-1, weight.shape[0])
+    count = math.prod(grad.shape[:-1])  # -1 would not do where a side is empty
+    rows = grad.reshape(count, weight.shape[0])
     return (
         grad @ weight.conj() if wanted[0] else None,
-        rows.t() @ x.reshape(-1, weight.shape[1]).conj() if wanted[1] else None,
+        rows.t() @ x.reshape(count, weight.shape[1]).conj() if wanted[1] else None,
         rows.sum(0) if wanted[2] else None,
     )
 
@@ -56,6 +58,8 @@ def _(make: ow.Maker) -> Iterator[Any]:
     yield make(3), make(4, 3), make(4)
     yield make(3, 5).t(), make(3, 4).t(), make(4)
     yield make(0, 3), make(4, 3), make(4)
+    yield make(5, 0), make(4, 0), make(4)
+    yield make(5, 3), make(0, 3), make(0)
 
 
 @linear.rejects

@@ -33,7 +33,7 @@ def mv(input: Any, vec: Any) -> Any:
 
 @ScaledIdentity.implements(torch.nn.functional.linear)
 def linear(input: Any, weight: Any, bias: Tensor | None = None) -> Any:
-    product = _product("torch.nn.functional.linear", input, weight)
+    product = _product("torch.nn.functional.linear", input, weight.mT if weight.dim() > 1 else weight)
     return product if bias is None else product + bias
 
 
