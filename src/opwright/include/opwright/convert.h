@@ -49,7 +49,6 @@ OPWRIGHT_NOINLINE void gather(char* to, const char* from, int64_t stride, int64_
                 std::fill_n(t, n, *reinterpret_cast<const T*>(row));
                 continue;
             }
-            OPWRIGHT_INDEPENDENT
             for (int64_t i = 0; i < n; ++i) t[i] = *reinterpret_cast<const T*>(row + i * stride);
         }
     });
