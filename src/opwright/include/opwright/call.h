@@ -4,6 +4,7 @@
 #include <opwright/tensor.h>
 #include <torch/csrc/stable/stableivalue_conversions.h>
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <tuple>
@@ -48,6 +49,12 @@ struct Unboxed {
     static R take(StableIValue* stack) { return torch::stable::detail::to<R>(stack[0]); }
 };
 
+template <>
+struct Unboxed<void> {
+    static constexpr size_t size = 0;
+    static void take(StableIValue*) {}
+};
+
 template <class... R>
 struct Unboxed<std::tuple<R...>> {
     static constexpr size_t size = sizeof...(R);
@@ -71,8 +78,7 @@ struct Unboxed<std::tuple<R...>> {
 template <class R = Tensor, class... Argument>
 R call(const char* op, const char* overload, const Argument&... arguments) {
     constexpr size_t results = detail::Unboxed<R>::size;
-    StableIValue stack[(sizeof...(Argument) > results ? sizeof...(Argument) : results)] = {
-        torch::stable::detail::from(arguments)...};
+    StableIValue stack[std::max(sizeof...(Argument), results) + 1] = {torch::stable::detail::from(arguments)...};
     check(torch_call_dispatcher(op, overload, stack, TORCH_ABI_VERSION) == TORCH_SUCCESS, op, *overload ? "." : "",
           overload, " failed");
     return detail::Unboxed<R>::take(stack);

@@ -49,7 +49,6 @@ OPWRIGHT_NOINLINE void gather(char* to, const char* from, int64_t stride, int64_
                 std::fill_n(t, n, *reinterpret_cast<const T*>(row));
                 continue;
             }
-            OPWRIGHT_INDEPENDENT
             for (int64_t i = 0; i < n; ++i) t[i] = *reinterpret_cast<const T*>(row + i * stride);
         }
     });
@@ -160,18 +159,16 @@ OPWRIGHT_AVX2 inline void narrow_half_f16c(char* elements, const char* numbers, 
 #endif
 
 // How tensors of a dtype become numbers: as they are, or from and to half and bfloat16 when the numbers are float.
-// AVX-512 would not be faster here.
 OPWRIGHT_NOINLINE Conversion conversion(DType dtype, DType numbers) {
     if (dtype == numbers) return {};
-#if defined(__x86_64__)
-    const bool base = simd_level() == Simd::base;
-    if (dtype == DType::BFloat16 && numbers == DType::Float && !base) {
-        return {run_avx2<WidenBFloat16, char*, const char*, int64_t>,
-                run_avx2<NarrowBFloat16, char*, const char*, int64_t>};
+    if (dtype == DType::BFloat16 && numbers == DType::Float) {
+        return {best<WidenBFloat16, char*, const char*, int64_t>(),
+                best<NarrowBFloat16, char*, const char*, int64_t>()};
     }
-    if (dtype == DType::Half && numbers == DType::Float && !base) return {widen_half_f16c, narrow_half_f16c};
+#if defined(__x86_64__)
+    const bool f16c = simd_level() != Simd::base;
+    if (dtype == DType::Half && numbers == DType::Float && f16c) return {widen_half_f16c, narrow_half_f16c};
 #endif
-    if (dtype == DType::BFloat16 && numbers == DType::Float) return {WidenBFloat16::run, NarrowBFloat16::run};
     if (dtype == DType::Half && numbers == DType::Float) return {widen_half, narrow_half};
     check(false, "map: a function of ", name(numbers), " cannot take a tensor of ", name(dtype));
     return {};

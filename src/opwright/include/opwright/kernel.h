@@ -25,13 +25,57 @@
 #include <opwright/tensor.h>
 #include <torch/csrc/stable/library.h>
 
+#pragma GCC visibility push(hidden)
+
+namespace opwright {
+namespace detail {
+
+// A function as PyTorch calls it, on a stack of arguments that become results. TORCH_BOX does the same with more code
+// to compile and more copies.
+template <auto function>
+struct Boxed;
+
+template <class R, class... A, R (*function)(A...)>
+struct Boxed<function> {
+    static void run(StableIValue* stack, uint64_t arguments, uint64_t results) {
+        check(arguments == sizeof...(A) && results == Unboxed<R>::size, "the kernel must have the ", arguments,
+              " parameters and ", results, " results of its schema, got ", sizeof...(A), " and ", Unboxed<R>::size);
+        run(stack, std::index_sequence_for<A...>());
+    }
+
+  private:
+    template <size_t... I>
+    static void run(StableIValue* stack, std::index_sequence<I...>) {
+        if constexpr (std::is_void_v<R>) {
+            function(torch::stable::detail::to<std::decay_t<A>>(stack[I])...);
+        } else {
+            put(stack, function(torch::stable::detail::to<std::decay_t<A>>(stack[I])...));
+        }
+    }
+
+    template <class T>
+    static void put(StableIValue* stack, const T& result) {
+        stack[0] = torch::stable::detail::from(result);
+    }
+    template <class... T>
+    static void put(StableIValue* stack, const std::tuple<T...>& result) {
+        std::apply([&](const auto&... each) { ((*stack++ = torch::stable::detail::from(each)), ...); }, result);
+    }
+};
+
+}  // namespace detail
+}  // namespace opwright
+
+#pragma GCC visibility pop
+
 // Binds a function to an operator on a device. It becomes the overload OP.DEVICE_KEY, where the key of the build keeps
 // it apart from earlier builds of the same operator; Python has defined that overload before it loads the library.
 #define OPWRIGHT_KERNEL(op, device, function) OPWRIGHT_BIND(OPWRIGHT_NAMESPACE, op, device, OPWRIGHT_KEY, function)
-#define OPWRIGHT_BIND(space, op, device, key, function)                                                        \
-    STABLE_TORCH_LIBRARY_IMPL(space, device, library) {                                                        \
-        library.impl(C10_STRINGIZE(op) "." OPWRIGHT_ON_##device "_" C10_STRINGIZE(key), TORCH_BOX(&function)); \
-    }                                                                                                          \
+#define OPWRIGHT_BIND(space, op, device, key, function)                                 \
+    STABLE_TORCH_LIBRARY_IMPL(space, device, library) {                                 \
+        library.impl(C10_STRINGIZE(op) "." OPWRIGHT_ON_##device "_" C10_STRINGIZE(key), \
+                     opwright::detail::Boxed<&function>::run);                          \
+    }                                                                                   \
     static_assert(true, "")
 #define OPWRIGHT_ON_CPU "cpu"
 #define OPWRIGHT_ON_CUDA "cuda"

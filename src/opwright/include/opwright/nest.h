@@ -72,7 +72,7 @@ struct Place {
         index[0] += n;
         for (int i = 0; i < nest.operands; ++i) at[i] += n * nest.stride[0][i];
         for (int k = 0; k + 1 < nest.dim && index[k] >= nest.size[k]; ++k) {
-            const int64_t carry = index[k] / nest.size[k];
+            const int64_t carry = index[k] < 2 * nest.size[k] ? 1 : index[k] / nest.size[k];  // a division is slow
             index[k] -= carry * nest.size[k];
             index[k + 1] += carry;
             for (int i = 0; i < nest.operands; ++i) {

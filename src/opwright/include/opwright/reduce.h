@@ -59,13 +59,14 @@ struct Axes {
 };
 
 // A sum to a smaller shape. One axis, the inner, is walked in pieces: when it is kept, a piece is a stretch of results;
-// when it is summed over, a piece is added to as many running sums, which are added up in the end. Sums are in double:
-// exact enough for any number of floats, and memory is slower still.
+// when it is summed over, a piece is added to a few running sums in turn, which are added up in the end. Sums are in
+// double: exact enough for any number of floats, and memory is slower still.
 struct Sum {
-    using Body = void (*)(const void* function, const char* numbers, double* sums, int64_t n);
+    using Body = void (*)(const void* function, const char* numbers, double* sums, int64_t n, int64_t lanes);
     static constexpr int64_t piece = 512;
+    static constexpr int64_t lanes = 64;
 
-    Body body;  // adds function(numbers) to as many sums
+    Body body;  // adds function(numbers) to so many sums in turn
     const void* function;
     const char* data;
     char* out;
@@ -95,18 +96,18 @@ OPWRIGHT_NOINLINE void Sum::add(int64_t stretch, int64_t begin, int64_t end, dou
         const int64_t n = length(which);
         if (inner.stride != bytes) gather(elements, x, inner.stride, bytes, n), x = elements;
         if (convert.widen) convert.widen(numbers, x, n), x = numbers;
-        body(function, x, sums, n);
+        body(function, x, sums, n, to_one() ? lanes : n);
     }
 }
 
 // Writes a stretch of results.
 OPWRIGHT_NOINLINE void Sum::finish(int64_t stretch, double* sums) const {
     const int64_t which = to_one() ? 0 : stretch % pieces();
-    int64_t n = std::max<int64_t>(length(which), 1);  // the sum of nothing is a result too
+    int64_t n = to_one() ? lanes : length(which);
     int64_t at = kept.offset(to_one() ? stretch : stretch / pieces(), &Axis::out) + which * piece * inner.out;
     if (to_one()) {
-        for (; n > 1; n = (n + 1) / 2) {
-            for (int64_t i = 0; i < n / 2; ++i) sums[i] += sums[n - 1 - i];
+        for (; n > 1; n /= 2) {
+            for (int64_t i = 0; i < n / 2; ++i) sums[i] += sums[i + n / 2];
         }
     }
     for (int64_t i = 0; i < n; ++i, at += inner.out) {
@@ -137,7 +138,7 @@ OPWRIGHT_NOINLINE void Sum::run(int64_t numel) {
         double own[piece];
         for (int64_t task = begin; task < end; ++task) {
             double* sums = parts > 1 ? &partial[task * piece] : own;
-            std::fill_n(sums, std::clamp<int64_t>(inner.size, 1, piece), 0.0);
+            std::fill_n(sums, to_one() ? lanes : std::min(piece, inner.size), 0.0);
             const int64_t part = task % parts;
             add(task / parts, terms * part / parts, terms * (part + 1) / parts, sums);
             if (parts == 1) finish(task, sums);
@@ -152,11 +153,14 @@ OPWRIGHT_NOINLINE void Sum::run(int64_t numel) {
 
 template <class F, class C>
 struct AddTo {
-    static OPWRIGHT_INLINE void run(const void* function, const char* numbers, double* sums, int64_t n) {
+    static OPWRIGHT_INLINE void run(const void* function, const char* numbers, double* sums, int64_t n, int64_t lanes) {
         const F f = *static_cast<const F*>(function);
         const C* x = reinterpret_cast<const C*>(numbers);
-        OPWRIGHT_INDEPENDENT
-        for (int64_t i = 0; i < n; ++i) sums[i] += static_cast<double>(f(x[i]));
+        for (; n > 0; n -= lanes, x += lanes) {
+            const int64_t m = std::min(n, lanes);
+            OPWRIGHT_INDEPENDENT
+            for (int64_t i = 0; i < m; ++i) sums[i] += static_cast<double>(f(x[i]));
+        }
     }
 };
 
@@ -186,8 +190,20 @@ OPWRIGHT_NOINLINE Tensor sum_tensor(const Tensor& x, Layout to, DType numbers, S
 
 }  // namespace detail
 
-// function(x) summed to a smaller shape that broadcasts to that of x. The function takes and gives float (for float,
-// half and bfloat16 tensors) or double. The result is contiguous and has the dtype of x.
+// x summed to a smaller shape that broadcasts to its own, by PyTorch and in the given dtype; the result is contiguous.
+inline Tensor sum_to(const Layout& shape, const Tensor& x, DType dtype) {
+    const Layout in(x);
+    const int missing = in.dim - shape.dim;
+    std::vector<int64_t> summed;
+    for (int d = 0; d < in.dim; ++d) {
+        if (d < missing || (shape.size[d - missing] == 1 && in.size[d] != 1)) summed.push_back(d);
+    }
+    const Tensor sum = call("aten::sum", "dim_IntList", x, std::optional(summed), true, std::optional(dtype));
+    return call("aten::reshape", "", sum, std::vector<int64_t>(shape.size, shape.size + shape.dim));
+}
+
+// function(x) summed likewise, in one pass and without a tensor for function(x). The function takes and gives float
+// (for float, half and bfloat16 tensors) or double. The result is contiguous and has the dtype of x.
 //
 //     Tensor grad_bias = sum_to(bias, [](float g) { return 2 * g; }, grad);
 template <class F>
@@ -195,8 +211,8 @@ Tensor sum_to(const Layout& shape, const F& function, const Tensor& x) {
     using C = typename detail::Signature<F>::First;
     static_assert(std::is_same_v<C, float> || std::is_same_v<C, double>, "sums are of float or double");
     using Body = detail::AddTo<F, C>;
-    return detail::sum_tensor(x, shape, dtype_of<C>, detail::best<Body, const void*, const char*, double*, int64_t>(),
-                              &function);
+    return detail::sum_tensor(x, shape, dtype_of<C>,
+                              detail::best<Body, const void*, const char*, double*, int64_t, int64_t>(), &function);
 }
 
 }  // namespace opwright

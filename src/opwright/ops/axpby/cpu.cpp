@@ -13,9 +13,9 @@ Tensor axpby_cpu(const Tensor& x, const Tensor& y, double a, double b) {
 static Tensor scaled(const Tensor& grad, const Tensor& x, double a) {
     return compute(grad, [&](auto zero) {
         using C = decltype(zero);
-        const auto times = [a = C(a)](C g) { return a * g; };
-        if (!Layout(grad).same_shape(x)) return sum_to(x, times, grad);
-        return map_into(empty(with_number(grad), dtype(x)), times, grad);
+        const bool broadcast = !Layout(grad).same_shape(x);
+        const Tensor sum = broadcast ? sum_to(x, grad, dtype_of<C>) : grad;
+        return map_into(empty(with_number(sum), dtype(x)), [a = C(a)](C g) { return a * g; }, sum);
     });
 }
 
