@@ -59,7 +59,7 @@ class Case:
         return call
 
 
-def same(got: Any, expected: Any, what: str, *, strides: bool = False, exact: bool = False) -> None:
+def same(got: Any, expected: Any, what: str, *, strides: bool = False) -> None:
     """The two hold the same tensors. An absent gradient equals one of zeros, as autograd's own sums have it."""
     got, expected = list(got), list(expected)
     assert len(got) == len(expected), f"{what}: {len(got)} results, expected {len(expected)}"
@@ -73,10 +73,7 @@ def same(got: Any, expected: Any, what: str, *, strides: bool = False, exact: bo
         if strides and g.numel() > 1:
             assert g.stride() == e.stride(), f"{what}: result {i} has strides {g.stride()}, expected {e.stride()}"
         try:
-            if exact:
-                torch.testing.assert_close(g, e, equal_nan=True, rtol=0.0, atol=0.0)
-            else:
-                torch.testing.assert_close(g, e, equal_nan=True)
+            torch.testing.assert_close(g, e, equal_nan=True)
         except AssertionError as differs:
             raise AssertionError(f"{what}: result {i}: {differs}") from None
 
@@ -145,19 +142,19 @@ def over_floats(function: Function, given: list[Tensor]) -> tuple[Callable[..., 
 
 @way("call")
 def _(f: Function, g: Function, given: list[Tensor]) -> None:
-    same(f(*given), g(*given), "call", strides=True, exact=True)
+    same(f(*given), g(*given), "call", strides=True)
 
 
 @way("no_grad and inference_mode")
 def _(f: Function, g: Function, given: list[Tensor]) -> None:
     inputs = differentiable(given)
     with torch.no_grad():
-        same(f(*inputs), g(*inputs), "no_grad", strides=True, exact=True)
+        same(f(*inputs), g(*inputs), "no_grad", strides=True)
         assert not any(t.requires_grad for t in f(*inputs))
     with torch.inference_mode():
-        same(f(*given), g(*given), "inference_mode", strides=True, exact=True)
+        same(f(*given), g(*given), "inference_mode", strides=True)
         inside = [t.clone() for t in given]
-        same(f(*inside), g(*given), "inference_mode, tensors made inside", strides=True, exact=True)
+        same(f(*inside), g(*given), "inference_mode, tensors made inside", strides=True)
 
 
 @way("fake tensors")
@@ -182,7 +179,7 @@ def _(f: Function, g: Function, given: list[Tensor]) -> None:
 def _(f: Function, g: Function, given: list[Tensor]) -> None:
     device = next((t.device.type for t in given), "cpu")
     with torch.autocast(device, dtype=torch.bfloat16):
-        same(f(*given), g(*given), "autocast", exact=True)
+        same(f(*given), g(*given), "autocast")
         same(gradients(f, given), gradients(g, given), "gradients under autocast")
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from opwright.kit.kinds import BASIC, TENSOR, Like, list_of
+from opwright.kit.kinds import BASIC, TENSOR, Kind, Like, list_of
 from opwright.kit.require import spell
 from opwright.kit.schema import EMPTY, Output, Parameter, Signature
 from opwright.kit.values import has_gradient, tensors
@@ -18,7 +18,19 @@ from opwright.kit.vjp import vjp
 
 OPTIONAL_TENSOR = replace(TENSOR, schema="Tensor?", says="a Tensor or None", fast=f"{{v}} is None or {TENSOR.fast}")
 TENSORS = list_of(TENSOR)
-MASK = replace(list_of(BASIC[bool]), schema="bool[]?", says="a list of bools or None", fast="{v} is None")
+
+
+def _mask_kind(count: int) -> Kind:
+    """Which of `count` gradients are wanted. The length is checked before a kernel can read past it."""
+    bools = list_of(BASIC[bool])
+
+    def convert(value: Any) -> Any:
+        read = bools.convert(value)
+        if len(read) != count:
+            raise TypeError
+        return read
+
+    return Kind("bool[]?", f"a list of {count} bools or None", "{v} is None", convert)
 
 
 @dataclass(frozen=True)
@@ -91,7 +103,11 @@ def _assemble(
     mask: str,
     reference: Callable[..., Any],
 ) -> Rung:
-    parameters = [*grads, *saved, Parameter(mask, MASK, None, keyword_only=True)]
+    parameters = [
+        *grads,
+        *saved,
+        Parameter(mask, _mask_kind(len(below.differentiable_inputs)), None, keyword_only=True),
+    ]
     # A parameter without a default may not follow one with: saved outputs and plain inputs come first.
     parameters.sort(key=lambda p: (p.keyword_only, p.default is not EMPTY))
     results = _results(below)

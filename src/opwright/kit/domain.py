@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from opwright.kit.require import spell
+from opwright.kit.require import broadcastable, spell
 from opwright.kit.values import tensors
 
 Layout = Literal["any", "contiguous", "channels_last"]
@@ -49,6 +49,8 @@ class Domain:
     mixed: bool = False
     ranks: Mapping[str, int | range] = field(default_factory=dict)
     layout: Layout = "any"
+    broadcast: bool = False
+    """Whether it takes only tensors that broadcast together."""
     sizes: str = ""
     patterns: dict[str, list[str]] = field(init=False, repr=False, compare=False)
     """`sizes`, read."""
@@ -74,6 +76,8 @@ class Domain:
             if allowed is not None and t.dim() not in (allowed if isinstance(allowed, range) else (allowed,)):
                 takes = f"{allowed.start} to {allowed.stop - 1}" if isinstance(allowed, range) else allowed
                 return f"{name} has {t.dim()} dimensions, the kernel takes {takes}"
+        if self.broadcast and not broadcastable(*(t for _, t in named)):
+            return "the tensors do not broadcast together"
         return self._sizes_refuse(arguments)
 
     def _sizes_refuse(self, arguments: Mapping[str, Any]) -> str | None:

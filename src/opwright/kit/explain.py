@@ -54,9 +54,12 @@ def explain(op: Op[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
     Without arguments it speaks of the operator in general.
 
     >>> import torch, opwright as ow
-    >>> print(ow.explain(ow.cube, torch.ones(3, requires_grad=True)))
-    cube(x=float32[3] cpu)
-      forward   reference  cube has no kernel
+    >>> @ow.op
+    ... def double(x: torch.Tensor) -> torch.Tensor:
+    ...     return x + x
+    >>> print(ow.explain(double, torch.ones(3, requires_grad=True)))
+    double(x=float32[3] cpu)
+      forward   reference  double has no kernel
       backward  autograd   records what the reference does
       compile   inlined    torch.compile sees through an operator without kernels
     """

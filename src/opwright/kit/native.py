@@ -66,7 +66,8 @@ def _spec(op: Op[..., Any], kernel: Kernel) -> list[int]:
     """A domain as numbers, in the order in which router.cpp reads them."""
     domain = kernel.domain
     names = sorted({d.partition("%")[0] for dims in domain.patterns.values() for d in dims if _is_name(d)})
-    numbers = [int(domain.mixed), LAYOUTS.index(domain.layout), len(names), len(op.signature.parameters)]
+    numbers = [int(domain.mixed), int(domain.broadcast), LAYOUTS.index(domain.layout), len(names)]
+    numbers.append(len(op.signature.parameters))
     for p in op.signature.parameters:
         ranks = domain.ranks.get(p.name)
         if ranks is None:

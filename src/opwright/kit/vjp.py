@@ -42,12 +42,19 @@ def _transformed() -> bool:
 def _traced_vjp(
     function: Callable[..., Sequence[Tensor | None]], primals: list[Tensor], cotangents: Sequence[Tensor | None]
 ) -> list[Tensor]:
+    present: list[int] = []  # a result may be absent that somebody has a gradient for
+
     def wanted_outputs(*values: Tensor) -> tuple[Tensor, ...]:
         outs = function(*values)
-        return tuple(o for o, c in zip(outs, cotangents, strict=True) if c is not None and o is not None)
+        present[:] = [
+            i for i, (o, c) in enumerate(zip(outs, cotangents, strict=True)) if c is not None and o is not None
+        ]
+        return tuple(o for i in present if (o := outs[i]) is not None)
 
     pull = torch.func.vjp(wanted_outputs, *primals)[1]
-    return list(pull(tuple(c for c in cotangents if c is not None)))
+    if not present:
+        return [torch.zeros_like(p) for p in primals]
+    return list(pull(tuple(cotangents[i] for i in present)))
 
 
 def _plain_vjp(

@@ -43,6 +43,7 @@ struct Route {
     OperatorHandle kernel;
     uint64_t dtypes;  // a bit for each; 0: any
     bool mixed;
+    bool broadcast;
     Layout layout;
     std::vector<Argument> arguments;
     std::vector<size_t> scalars;
@@ -67,6 +68,23 @@ struct Route {
         }
         if (layout == Layout::contiguous) return t.is_contiguous();
         if (layout == Layout::channels_last) return t.dim() == 4 && t.is_contiguous(at::MemoryFormat::ChannelsLast);
+        return true;
+    }
+
+    // Whether the tensors broadcast together; lists do not take part.
+    static bool broadcasts(at::ArrayRef<IValue> values) {
+        c10::SmallVector<int64_t, 8> known;  // from the last dimension to the first
+        for (const IValue& value : values) {
+            if (!value.isTensor() || !value.toTensor().defined()) continue;
+            const auto sizes = value.toTensor().sizes();
+            if (sizes.size() > known.size()) known.resize(sizes.size(), 1);
+            for (size_t i = 0; i < sizes.size(); ++i) {
+                const int64_t size = sizes[sizes.size() - 1 - i];
+                if (size == 1) continue;
+                if (known[i] != 1 && known[i] != size) return false;
+                known[i] = size;
+            }
+        }
         return true;
     }
 
@@ -108,6 +126,7 @@ struct Route {
             const IValue& value = values[i];
             if (value.isComplexDouble() || (whole && value.isDouble())) return false;
         }
+        if (broadcast && !broadcasts(values)) return false;
         if (names == 0 && !ranked) return true;
         std::vector<int64_t> bound(names, -1);
         for (size_t i = 0; i < arguments.size(); ++i) {
@@ -177,7 +196,8 @@ class Reader {
 
 Route read_route(const std::string& kernel, const std::vector<at::Tensor>& examples, const std::vector<int64_t>& spec) {
     Reader reader(spec);
-    Route route{find(kernel), 0, reader.next() != 0, static_cast<Layout>(reader.next()), {}, {}, reader.next()};
+    Route route{find(kernel), 0,  reader.next() != 0, reader.next() != 0, static_cast<Layout>(reader.next()),
+                {},           {}, reader.next()};
     for (const at::Tensor& t : examples) route.dtypes |= uint64_t{1} << static_cast<int>(t.scalar_type());
     const int64_t count = reader.next();
     for (int64_t i = 0; i < count; ++i) {

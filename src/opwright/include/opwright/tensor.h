@@ -29,7 +29,7 @@ using Complex = c10::complex<T>;
 
 // Which gradients a rung was asked for; absent, all of them. An unwanted one is returned as Tensor(), undefined.
 using Wanted = std::optional<std::vector<bool>>;
-inline bool wants(const Wanted& wanted, size_t which) { return !wanted || (*wanted)[which]; }
+bool wants(const Wanted& wanted, size_t which);
 
 // PyTorch's own limit for elementwise operators.
 constexpr int max_dim = 64;
@@ -77,6 +77,11 @@ struct Part {
 template <class... T>
 OPWRIGHT_INLINE void check(bool ok, const T&... parts) {
     if (__builtin_expect(!ok, false)) detail::fail({detail::Part(parts)...});
+}
+
+inline bool wants(const Wanted& wanted, size_t which) {
+    check(!wanted || which < wanted->size(), "wanted has too few entries");
+    return !wanted || (*wanted)[which];
 }
 
 namespace detail {

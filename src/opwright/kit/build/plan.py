@@ -70,6 +70,8 @@ class Plan:
     @cached_property
     def flags(self) -> tuple[str, ...]:
         usual = ["-std=c++20" if self.options.abi == "aten" else "-std=c++17", "-fPIC", "-fvisibility=hidden"]
+        # What vectors need, and nothing that changes a result: a·x + b·y is rounded as PyTorch rounds it.
+        usual += ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
         usual += ["-O1", "-g", "-DOPWRIGHT_DEBUG"] if self.options.debug else ["-O3"]
         if self.options.abi == "stable":
             usual.append(f"-DTORCH_TARGET_VERSION={STABLE_TARGET}")

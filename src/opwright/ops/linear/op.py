@@ -10,7 +10,8 @@ from torch import Tensor
 import opwright as ow
 
 
-@ow.op
+# Inductor fuses it with its neighbours, which no kernel of ours can.
+@ow.op(compile="inline")
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b over the last dimension of x.
 
@@ -75,3 +76,8 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> ow.Cost:
     rows = x.numel() // max(x.shape[-1], 1)
     moved = x.nbytes + weight.nbytes + (0 if bias is None else bias.nbytes) + rows * weight.shape[0] * x.itemsize
     return ow.Cost(bytes=moved, flops=2 * rows * weight.numel())
+
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+linear.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS, sizes="x[..., k] weight[n, k] bias[n]"))
+linear.backward.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS, sizes="grad[..., n] x[..., k] weight[n, k]"))

@@ -9,7 +9,8 @@ from torch import Tensor
 import opwright as ow
 
 
-@ow.op
+# Inductor fuses it with its neighbours, which no kernel of ours can.
+@ow.op(compile="inline")
 def scale(x: Tensor, factor: ow.Number) -> Tensor:
     """factor · x for a Python number.
 
@@ -52,5 +53,9 @@ def _(make: ow.Maker) -> Iterator[Any]:
 def _(x: Tensor, factor: ow.Number) -> ow.Cost:
     return ow.Cost(bytes=x.nbytes + x.numel() * torch.result_type(x, factor).itemsize, flops=x.numel())
 
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+scale.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS))
+scale.backward.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS))
 
 scale_ = ow.in_place(scale)
