@@ -55,11 +55,11 @@ def explain(op: Op[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
 
     >>> import torch, opwright as ow
     >>> @ow.op
-    ... def double(x: torch.Tensor) -> torch.Tensor:
+    ... def twice(x: torch.Tensor) -> torch.Tensor:
     ...     return x + x
-    >>> print(ow.explain(double, torch.ones(3, requires_grad=True)))
-    double(x=float32[3] cpu)
-      forward   reference  double has no kernel
+    >>> print(ow.explain(twice, torch.ones(3, requires_grad=True)))
+    twice(x=float32[3] cpu)
+      forward   reference  twice has no kernel
       backward  autograd   records what the reference does
       compile   inlined    torch.compile sees through an operator without kernels
     """
