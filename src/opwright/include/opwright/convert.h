@@ -42,7 +42,7 @@ OPWRIGHT_NOINLINE void gather(char* to, const char* from, int64_t stride, int64_
     }
     with_width(bytes, [=](auto zero) {
         using T = decltype(zero);
-        T* t = reinterpret_cast<T*>(to);
+        T* __restrict t = reinterpret_cast<T*>(to);
         for (int64_t r = 0; r < rows; ++r, t += n) {
             const char* row = from + r * step;
             if (stride == 0) {

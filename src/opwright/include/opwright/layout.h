@@ -33,6 +33,15 @@ struct Layout {
 
     bool same_shape(const Layout& other) const { return dim == other.dim && std::equal(size, size + dim, other.size); }
 
+    // Strides exactly as make_contiguous gives them, also where they do not matter.
+    bool row_major() const {
+        int64_t step = 1;
+        for (int d = dim - 1; d >= 0; --d) {
+            if (stride[d] != step) return false;
+            step *= std::max<int64_t>(size[d], 1);
+        }
+        return true;
+    }
     bool contiguous() const;
     bool channels_last() const;
     void make_contiguous() {
@@ -151,6 +160,7 @@ OPWRIGHT_NOINLINE Layout result_layout(const Layout* inputs, int count, bool wit
     }
 
     const auto all = [&](auto property) { return std::all_of(inputs, inputs + count, property); };
+    if (out.numel() > 0 && all([&](const Layout& x) { return x.same_shape(out) && x.row_major(); })) return out;
     if (same) {
         if (all([](const Layout& x) { return x.contiguous(); })) {
             out.make_contiguous();

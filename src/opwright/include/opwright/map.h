@@ -44,8 +44,13 @@ OPWRIGHT_NOINLINE void map_tensors(const Tensor* const* tensors, int operands, c
     nest.function = function;
     nest.block = block_bytes / *std::max_element(bytes, bytes + operands);
     nest.operands = operands;
-    for (int i = 0; i < operands; ++i) nest.add(i, *tensors[i], out, numbers[i], bytes[i]);
-    nest.arrange(out);
+    bool flat = true;
+    for (int i = 0; i < operands; ++i) flat = nest.add(i, *tensors[i], out, numbers[i], bytes[i]) && flat;
+    if (flat) {
+        nest.flatten(out.numel());
+    } else {
+        nest.arrange(out);
+    }
     parallel(0, nest.numel, grain, [&](int64_t begin, int64_t end) { nest.run(begin, end); });
 }
 

@@ -43,8 +43,9 @@ struct Nest {
     int64_t size[max_dim];
     int64_t stride[max_dim][max_operands];
 
-    void add(int i, const Tensor& x, const Layout& out, DType numbers, int64_t number);
+    bool add(int i, const Tensor& x, const Layout& out, DType numbers, int64_t number);
     void arrange(const Layout& out);
+    void flatten(int64_t n);
     void run(int64_t begin, int64_t end) const;
 
   private:
@@ -111,7 +112,8 @@ struct Place {
     }
 };
 
-OPWRIGHT_NOINLINE void Nest::add(int i, const Tensor& x, const Layout& out, DType numbers, int64_t number) {
+// Takes an operand; whether it could be walked as one row, in the order of its dimensions.
+OPWRIGHT_NOINLINE bool Nest::add(int i, const Tensor& x, const Layout& out, DType numbers, int64_t number) {
     Operand& o = operand[i];
     o.data = static_cast<char*>(i == 0 ? x.mutable_data_ptr() : const_cast<void*>(x.const_data_ptr()));
     o.convert = conversion(dtype(x), numbers);
@@ -120,6 +122,14 @@ OPWRIGHT_NOINLINE void Nest::add(int i, const Tensor& x, const Layout& out, DTyp
     o.transposed = false;
     const Layout own(x);
     for (int d = 0; d < out.dim; ++d) stride[d][i] = broadcast_stride(own, out, d) * o.bytes;
+    return own.row_major() && own.same_shape(out);
+}
+
+inline void Nest::flatten(int64_t n) {
+    numel = size[0] = n;
+    dim = 1;
+    for (int i = 0; i < operands; ++i) stride[0][i] = operand[i].bytes;
+    classify();
 }
 
 // Orders the dimensions by the strides of the result, drops those of size 1 and merges neighbours that every operand
@@ -185,8 +195,20 @@ OPWRIGHT_NOINLINE void Nest::run(int64_t begin, int64_t end) const {
     if (buffered) return run_buffered(begin, end);
     Place place(*this, begin);
     for (int64_t left = end - begin; left > 0;) {
-        const int64_t n = by_row ? std::min(left, size[0] - place.index[0]) : left;
-        body(function, place.at, n);
+        int64_t n = left;
+        if (by_row && place.index[0] == 0 && left >= size[0]) {
+            const int64_t rows = std::min(left / size[0], size[1] - place.index[1]);
+            char* at[max_operands];
+            std::copy_n(place.at, operands, at);
+            for (int64_t r = 0; r < rows; ++r) {
+                body(function, at, size[0]);
+                for (int i = 0; i < operands; ++i) at[i] += stride[1][i];
+            }
+            n = rows * size[0];
+        } else {
+            if (by_row) n = std::min(n, size[0] - place.index[0]);
+            body(function, place.at, n);
+        }
         left -= n;
         if (left > 0) place.advance(n);
     }
