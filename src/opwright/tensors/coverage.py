@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -129,17 +131,48 @@ def coverage(cls: type, example: Any = None) -> Coverage:
     """
     value = _example(cls) if example is None else example
     dense = _dense(value)
-    rows = []
-    # A call may print nothing, warn nobody, and leave the random numbers and the gradient mode as they were.
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), torch.no_grad():
-        warnings.simplefilter("ignore")
-        for function in _functions():
-            rows.append(_observe(function, value, dense))
+    functions = list(_functions())
+    rows = _apart(functions, value, dense) if hasattr(os, "fork") and dense.device.type == "cpu" else []
+    rows += _here(functions[len(rows) :], value, dense)
     for function in torch.overrides.get_ignored_functions():
         if torch.overrides.resolve_name(function) is not None:
             rows.append(Row(dotted(function), _namespace(dotted(function)), "ignored"))
     rows = list({row.name: row for row in rows}.values())
     return Coverage(cls.__name__, tuple(sorted(rows, key=lambda r: (r.namespace, r.name))))
+
+
+def _here(functions: list[Callable[..., Any]], value: Any, dense: Tensor) -> list[Row]:
+    # A call may print nothing, warn nobody, and leave the random numbers and the gradient mode as they were.
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), torch.no_grad():
+        warnings.simplefilter("ignore")
+        return [_observe(function, value, dense) for function in functions]
+
+
+def _apart(functions: list[Callable[..., Any]], value: Any, dense: Tensor) -> list[Row]:
+    """Observe in a child process: some functions end the process when their arguments are made up."""
+    rows: list[Row] = []
+    while len(rows) < len(functions):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            # What a crash has to say is not for the user's terminal.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            try:
+                with os.fdopen(writing, "wb") as out:
+                    for function in functions[len(rows) :]:
+                        out.write(json.dumps(vars(_here([function], value, dense)[0])).encode() + b"\n")
+                        out.flush()
+            finally:
+                os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as lines:
+            rows += [Row(**json.loads(line)) for line in lines if line.endswith(b"\n")]
+        os.waitpid(child, 0)
+        if len(rows) < len(functions):
+            name = dotted(functions[len(rows)])
+            rows.append(Row(name, _namespace(name), "untried", "it ends the process when its arguments are made up"))
+    return rows
 
 
 class _Opaque(TensorLike):

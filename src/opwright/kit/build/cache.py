@@ -14,9 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from filelock import FileLock, Timeout
+from typing import IO, Any
 
 from opwright.kit.build.trouble import Unavailable
 
@@ -129,16 +127,31 @@ def obtain(root: Path, key: str, name: str, make: Callable[[Path], dict[str, Any
 @contextlib.contextmanager
 def _alone(root: Path, key: str, name: str) -> Iterator[None]:
     """Hold the lock of a key. The operating system gives it back when its holder dies, however it dies."""
-    lock = FileLock(root / "locks" / key, mode=0o600)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        print(f"opwright: {name} is being built by another process, waiting for it", file=sys.stderr, flush=True)
-        lock.acquire()
-    try:
+    with _lock_file(root, key) as held:
+        if not _lock(held, wait=False):
+            print(f"opwright: {name} is being built by another process, waiting for it", file=sys.stderr, flush=True)
+            _lock(held, wait=True)
         yield
-    finally:
-        lock.release()
+
+
+def _lock_file(root: Path, key: str) -> IO[bytes]:
+    return open(os.open(root / "locks" / key, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+
+
+def _lock(held: IO[bytes], wait: bool) -> bool:
+    """Lock a file until it is closed; False when somebody else holds it and we do not wait."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(held.fileno(), msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(held, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]]) -> Entry:
@@ -194,8 +207,8 @@ def prune(root: Path, keep: Callable[[Entry], bool]) -> int:
             freed += entry.library.stat().st_size
             _remove(entry.library.parent)
     for left in (root / "building").iterdir() if (root / "building").is_dir() else ():
-        lock = FileLock(root / "locks" / left.name.partition(".")[0], mode=0o600)
-        with contextlib.suppress(Timeout), lock.acquire(timeout=0):
-            freed += sum(f.stat().st_size for f in left.rglob("*") if f.is_file())
-            shutil.rmtree(left, ignore_errors=True)
+        with _lock_file(root, left.name.partition(".")[0]) as held:
+            if _lock(held, wait=False):
+                freed += sum(f.stat().st_size for f in left.rglob("*") if f.is_file())
+                shutil.rmtree(left, ignore_errors=True)
     return freed
