@@ -121,7 +121,13 @@ OPWRIGHT_NOINLINE bool Nest::add(int i, const Tensor& x, const Layout& out, DTyp
     o.bytes = o.convert.widen ? 2 : number;
     o.transposed = false;
     const Layout own(x);
-    for (int d = 0; d < out.dim; ++d) stride[d][i] = broadcast_stride(own, out, d) * o.bytes;
+    bool fits = own.dim <= out.dim;
+    for (int d = 0; d < out.dim; ++d) {
+        const int e = d - (out.dim - own.dim);
+        fits = fits && (e < 0 || own.size[e] == 1 || own.size[e] == out.size[d]);
+        stride[d][i] = broadcast_stride(own, out, d) * o.bytes;
+    }
+    check(fits, "map: input ", i, " must broadcast to the result, got ", shape(x));
     return own.row_major() && own.same_shape(out);
 }
 
