@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python
-CXX_SOURCES := $(shell find src tests examples -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+CXX_SOURCES := $(shell find src tests examples \( -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) -not -path '*/template/*')
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal
 
 .PHONY: setup demo bench test test-all soak lint format docs clean

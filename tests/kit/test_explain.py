@@ -11,14 +11,14 @@ import opwright as ow
 
 def test_an_operator_without_kernels_is_its_reference() -> None:
     @ow.op
-    def summed(x: Tensor, y: Tensor, *, a: float = 1.0) -> Tensor:
+    def mixed(x: Tensor, y: Tensor, *, a: float = 1.0) -> Tensor:
         return a * x + y
 
-    said = ow.explain(summed, torch.ones(3, requires_grad=True), torch.ones(3), a=2)
+    said = ow.explain(mixed, torch.ones(3, requires_grad=True), torch.ones(3), a=2)
     assert said.runs == "reference"
     assert str(said).splitlines() == [
-        "summed(x=float32[3] cpu, y=float32[3] cpu, a=2)",
-        "  forward   reference  summed has no kernel",
+        "mixed(x=float32[3] cpu, y=float32[3] cpu, a=2)",
+        "  forward   reference  mixed has no kernel",
         "  backward  autograd   records what the reference does",
         "  compile   inlined    torch.compile sees through an operator without kernels",
     ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import os
+import select
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -148,6 +150,10 @@ def _here(functions: list[Callable[..., Any]], value: Any, dense: Tensor) -> lis
         return [_observe(function, value, dense) for function in functions]
 
 
+_PATIENCE = 20.0
+"""Seconds after which a call that says nothing is taken to hang."""
+
+
 def _apart(functions: list[Callable[..., Any]], value: Any, dense: Tensor) -> list[Row]:
     """Observe in a child process: some functions end the process when their arguments are made up."""
     rows: list[Row] = []
@@ -159,6 +165,7 @@ def _apart(functions: list[Callable[..., Any]], value: Any, dense: Tensor) -> li
             # What a crash has to say is not for the user's terminal.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             try:
+                torch.set_num_threads(1)  # the parent's other threads did not come along
                 with os.fdopen(writing, "wb") as out:
                     for function in functions[len(rows) :]:
                         out.write(json.dumps(vars(_here([function], value, dense)[0])).encode() + b"\n")
@@ -166,12 +173,18 @@ def _apart(functions: list[Callable[..., Any]], value: Any, dense: Tensor) -> li
             finally:
                 os._exit(0)
         os.close(writing)
-        with os.fdopen(reading, "rb") as lines:
-            rows += [Row(**json.loads(line)) for line in lines if line.endswith(b"\n")]
+        text = b""
+        while select.select([reading], [], [], _PATIENCE)[0] and (piece := os.read(reading, 1 << 16)):
+            text += piece
+        os.kill(child, signal.SIGKILL)  # it has ended, or hangs
         os.waitpid(child, 0)
+        os.close(reading)
+        rows += [Row(**json.loads(line)) for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
         if len(rows) < len(functions):
             name = dotted(functions[len(rows)])
-            rows.append(Row(name, _namespace(name), "untried", "it ends the process when its arguments are made up"))
+            rows.append(
+                Row(name, _namespace(name), "untried", "it ends or hangs the process when its arguments are made up")
+            )
     return rows
 
 
