@@ -182,9 +182,7 @@ def _apart(functions: list[Callable[..., Any]], value: Any, dense: Tensor) -> li
         rows += [Row(**json.loads(line)) for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
         if len(rows) < len(functions):
             name = dotted(functions[len(rows)])
-            rows.append(
-                Row(name, _namespace(name), "untried", "it ends or hangs the process when its arguments are made up")
-            )
+            rows.append(Row(name, _namespace(name), "untried", "made-up arguments end or hang the process"))
     return rows
 
 
