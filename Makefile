@@ -23,6 +23,7 @@ demo: setup
 bench: setup
 	$(RUN) benchmarks/see_through.py --json benchmarks/results/see_through.json
 	$(RUN) benchmarks/build.py --json benchmarks/results/build.json
+	$(RUN) benchmarks/calls.py --sweep --json benchmarks/results/calls.json
 
 lint: setup
 	$(RUN) -m ruff check .
