@@ -79,9 +79,17 @@ def test_require_can_raise_another_error() -> None:
 
 
 def test_a_compiled_call_reports_the_rejection() -> None:
+    @ow.op
+    def checked(x: Tensor, y: Tensor) -> Tensor:
+        ow.require(ow.broadcastable(x, y), "x and y must broadcast, got {x.shape} and {y.shape}")
+        return x + y
+
     with pytest.raises(Exception, match="must broadcast"):
-        torch.compile(ow.axpby, backend="eager", fullgraph=True)(torch.ones(3), torch.ones(4))
-    with pytest.raises(ValueError, match=r"axpby: x and y must broadcast, got \(3,\) and \(4,\)"):
+        torch.compile(checked, backend="eager", fullgraph=True)(torch.ones(3), torch.ones(4))
+    with pytest.raises(ValueError, match=r"checked: x and y must broadcast, got \(3,\) and \(4,\)"):
+        torch.compile(checked, backend="eager")(torch.ones(3), torch.ones(4))
+    # With a kernel it is one node, whose fake kernel rejects as PyTorch's own operators do.
+    with pytest.raises(Exception, match=r"axpby: x and y must broadcast, got \(3,\) and \(4,\)"):
         torch.compile(ow.axpby, backend="eager")(torch.ones(3), torch.ones(4))
 
 

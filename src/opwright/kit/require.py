@@ -38,7 +38,7 @@ def require(condition: object, message: str, error: type[Exception] = ValueError
     """
     if condition:
         return
-    if torch.compiler.is_compiling():  # frames cannot be traced; the graph's error carries the bare message
+    if torch.compiler.is_dynamo_compiling():  # frames cannot be traced; the graph's error carries the bare message
         raise error(message)
     frame = sys._getframe(1)
     try:
