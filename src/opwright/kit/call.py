@@ -64,7 +64,7 @@ def dispatched(
 ) -> Callable[..., Any]:
     """A function that goes through the dispatcher, which checks tensors itself; numbers are checked here, since
     the dispatcher would quietly take a tensor for a number and drop its gradient. Graphs for devices other than
-    `devices` (None: for no device) hold what `inline` does instead."""
+    `devices` (None: every device is meant) hold what `inline` does instead."""
     lines, names = _header(signature, name, checked=[p for p in signature.parameters if not p.kind.is_tensor])
     arguments = []
     for p in signature.parameters:
@@ -84,10 +84,11 @@ def dispatched(
     names.update(ow__convert_tensors=convert_tensors, ow__make=signature.container)
     lines.append("    if ow__is_compiling():")
     first = next((p.name for p in signature.parameters if p.kind.schema == "Tensor"), None)
-    if devices is not None and first is not None:
+    if devices is not None and (first is not None or not devices):
         names.update(ow__inline=inline, ow__devices=devices)
         plain = ", ".join(f"{p.name}={p.name}" if p.keyword_only else p.name for p in signature.parameters)
-        lines.append(f"        if {first}.device.type not in ow__devices: return ow__inline({plain})")
+        elsewhere = f"if {first}.device.type not in ow__devices: " if devices else ""
+        lines.append(f"        {elsewhere}return ow__inline({plain})")
     lines += [
         f"        ow__out = ow__overload({given})",
         "    else:",
@@ -105,15 +106,6 @@ def dispatched(
     else:
         lines.append("    return (ow__out,)" if bare and not signature.single else "    return ow__out")
     return _compile(name, lines, names)
-
-
-def inlined(direct: Callable[..., Any], dispatched: Callable[..., Any]) -> Callable[..., Any]:
-    """A call that torch.compile sees through, and that goes through the dispatcher everywhere else."""
-
-    def choose(*args: Any, **kwargs: Any) -> Any:
-        return direct(*args, **kwargs) if torch.compiler.is_compiling() else dispatched(*args, **kwargs)
-
-    return choose
 
 
 def kept_by_export(direct: Callable[..., Any], dispatched: Callable[..., Any]) -> Callable[..., Any]:

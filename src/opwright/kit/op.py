@@ -111,15 +111,16 @@ class Op(Generic[P, R]):
         return not self.opaque or self.random or any(p.mutated for p in self.signature.parameters)
 
     def _choose_call(self) -> None:
+        # Without a rung, a graph that holds the operator whole could not hold its gradient.
+        inline = self.compile == "inline" or self.random or any(p.mutated for p in self.signature.parameters)
         devices = frozenset(k.device for k in self.kernels) if self._asked_opaque is None and self.kernels else None
-        self._dispatched = call.dispatched(self.name, self.signature, self.overload, self._direct, devices)
-        if not self.opaque:
-            self._call = self._direct if self.rung is None else call.kept_by_export(self._direct, self._dispatched)
-        elif self.compile == "inline" or self.random or any(p.mutated for p in self.signature.parameters):
-            # Without a rung, a graph that holds the operator whole could not hold its gradient.
-            self._call = call.inlined(self._direct, self._dispatched)
-        else:
+        self._dispatched = call.dispatched(
+            self.name, self.signature, self.overload, self._direct, frozenset() if inline else devices
+        )
+        if self.opaque:
             self._call = self._dispatched
+        else:
+            self._call = self._direct if self.rung is None else call.kept_by_export(self._direct, self._dispatched)
 
     @property
     def home(self) -> Op[..., Any]:
