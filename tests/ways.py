@@ -211,12 +211,12 @@ def _(f: Function, g: Function, given: list[Tensor]) -> None:
 @way("batched gradients")
 def _(f: Function, g: Function, given: list[Tensor]) -> None:
     results = []
+    which = next((i for i, o in enumerate(g(*differentiable(given))) if o.requires_grad), None)
+    if which is None:
+        return
     for function in (f, g):
         inputs = differentiable(given)
-        outs = [o for o in function(*inputs) if o.requires_grad]
-        if not outs:
-            return
-        out = outs[0]
+        out = function(*inputs)[which]
         batch = torch.stack([torch.ones_like(out), torch.full_like(out, 2.0), torch.zeros_like(out)])
         results.append(torch.autograd.grad(out, watched(inputs), batch, is_grads_batched=True, allow_unused=True))
     same(results[0], results[1], "is_grads_batched")
