@@ -244,16 +244,21 @@ def _(f: Function, g: Function, given: list[Tensor]) -> None:
 # --- torch.func ------------------------------------------------------------------------------------------------
 
 
+def _each(f: Function, g: Function, given: list[Tensor], name: str, apply: Callable[..., Any]) -> None:
+    """Apply a transform to the losses of both and compare what it gives."""
+    if not real(given):
+        return
+    results = []
+    for function in (f, g):
+        loss, floats = over_floats(function, given)
+        results.append(torch.utils._pytree.tree_leaves(apply(loss, floats)))
+    same(results[0], results[1], name)
+
+
 def _transform(name: str, apply: Callable[[Callable[..., Any], tuple[int, ...]], Callable[..., Any]]) -> None:
     @way(name)
     def _(f: Function, g: Function, given: list[Tensor]) -> None:
-        if not real(given):
-            return
-        results = []
-        for function in (f, g):
-            loss, floats = over_floats(function, given)
-            results.append(torch.utils._pytree.tree_leaves(apply(loss, tuple(range(len(floats))))(*floats)))
-        same(results[0], results[1], name)
+        _each(f, g, given, name, lambda loss, floats: apply(loss, tuple(range(len(floats))))(*floats))
 
 
 _transform("func.grad", lambda loss, n: torch.func.grad(loss, n))
@@ -292,43 +297,32 @@ def _(f: Function, g: Function, given: list[Tensor]) -> None:
 
 @way("func.vmap with grad")
 def _(f: Function, g: Function, given: list[Tensor]) -> None:
-    if not real(given):
-        return
-    results = []
-    for function in (f, g):
-        loss, floats = over_floats(function, given)
-        batch = _stacked(floats)
-        n = tuple(range(len(floats)))
+    def nest(loss: Callable[..., Tensor], floats: list[Tensor]) -> Any:
+        batch, n = _stacked(floats), tuple(range(len(floats)))
 
-        def summed(*values: Tensor, loss: Callable[..., Tensor] = loss) -> Tensor:
+        def summed(*values: Tensor) -> Tensor:
             total: Tensor = torch.func.vmap(loss)(*values).sum()
             return total
 
-        results.append(
-            [
-                *torch.func.vmap(torch.func.grad(loss, n))(*batch),
-                *torch.func.grad(summed, n)(*batch),
-                *torch.utils._pytree.tree_leaves(torch.func.vmap(torch.func.jacfwd(loss, n))(*batch)),
-            ]
-        )
-    same(results[0], results[1], "vmap(grad), grad(vmap), vmap(jacfwd)")
+        return [
+            torch.func.vmap(torch.func.grad(loss, n))(*batch),
+            torch.func.grad(summed, n)(*batch),
+            torch.func.vmap(torch.func.jacfwd(loss, n))(*batch),
+        ]
+
+    _each(f, g, given, "vmap(grad), grad(vmap), vmap(jacfwd)", nest)
 
 
 @way("func.jvp of vjp")
 def _(f: Function, g: Function, given: list[Tensor]) -> None:
-    if not real(given):
-        return
-    results = []
-    for function in (f, g):
-        loss, floats = over_floats(function, given)
-
-        def pull(*values: Tensor, loss: Callable[..., Tensor] = loss) -> Any:
+    def nest(loss: Callable[..., Tensor], floats: list[Tensor]) -> Any:
+        def pull(*values: Tensor) -> Any:
             out, back = torch.func.vjp(loss, *values)[:2]
             return back(torch.ones_like(out))
 
-        tangents = tuple(torch.ones_like(t) for t in floats)
-        results.append(torch.utils._pytree.tree_leaves(torch.func.jvp(pull, tuple(floats), tangents)))
-    same(results[0], results[1], "jvp(vjp)")
+        return torch.func.jvp(pull, tuple(floats), tuple(torch.ones_like(t) for t in floats))
+
+    _each(f, g, given, "jvp(vjp)", nest)
 
 
 # --- compilers -------------------------------------------------------------------------------------------------
