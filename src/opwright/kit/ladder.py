@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from opwright.kit import derive
+from opwright.kit import derive, register
 from opwright.kit.extras import Extras, read_extras, saving_reference
 from opwright.kit.schema import Signature
 
@@ -148,6 +148,7 @@ class Ladder:
         self.__dict__.pop("_derivation", None)
         self.__dict__.pop("_backward", None)
         self._rung_known = False
+        register.changed(cast("Op[..., Any]", self))
 
     def saving(self, *names: str, once: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declare extra results: a second function of the same parameters that returns the outputs and, after them,

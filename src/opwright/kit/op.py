@@ -141,6 +141,7 @@ class Op(Ladder, Generic[P, R]):
             self._call = self._direct if self.rung is None else call.kept_by_export(self._direct, self._dispatched)
         if self.form_of is not None:
             self.form_of._choose_call()
+        register.changed(self)
 
     # --- what belongs to it ------------------------------------------------------------------------------------
 

@@ -14,6 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "ladder.h"
+
+namespace opwright {
+
 namespace {
 
 using c10::DispatchKey;
@@ -177,23 +181,6 @@ std::map<std::string, Router*> routers;                      // owned by the dis
 std::vector<std::unique_ptr<torch::Library>> registrations;  // never destroyed: a kernel may be running
 std::map<std::string, std::shared_ptr<Routes>> pending;
 
-OperatorHandle find(const std::string& name) {
-    const auto dot = name.find('.');
-    return c10::Dispatcher::singleton().findSchemaOrThrow(name.substr(0, dot).c_str(),
-                                                          dot == std::string::npos ? "" : name.c_str() + dot + 1);
-}
-
-// Reads what kit/native.py wrote: numbers in the order of the loops below.
-class Reader {
-  public:
-    explicit Reader(const std::vector<int64_t>& numbers) : numbers_(numbers) {}
-    int64_t next() { return numbers_.at(at_++); }
-
-  private:
-    const std::vector<int64_t>& numbers_;
-    size_t at_ = 0;
-};
-
 Route read_route(const std::string& kernel, const std::vector<at::Tensor>& examples, const std::vector<int64_t>& spec) {
     Reader reader(spec);
     Route route{find(kernel), 0,  reader.next() != 0, reader.next() != 0, static_cast<Layout>(reader.next()),
@@ -261,3 +248,11 @@ TORCH_LIBRARY_FRAGMENT(opwright_native, m) {
 }
 
 }  // namespace
+
+OperatorHandle find(const std::string& name) {
+    const auto dot = name.find('.');
+    return c10::Dispatcher::singleton().findSchemaOrThrow(name.substr(0, dot).c_str(),
+                                                          dot == std::string::npos ? "" : name.c_str() + dot + 1);
+}
+
+}  // namespace opwright
