@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
-from opwright.kit import call, derive, probe, register
+from opwright.kit import call, derive, probe, register, short
 from opwright.kit.build.library import library_of
 from opwright.kit.build.plan import Options
 from opwright.kit.domain import Cost, Domain
@@ -139,6 +139,7 @@ class Op(Ladder, Generic[P, R]):
             self._call = self._dispatched
         else:
             self._call = self._direct if self.rung is None else call.kept_by_export(self._direct, self._dispatched)
+        self._short = short.way(self)
         if self.form_of is not None:
             self.form_of._choose_call()
         register.changed(self)
@@ -253,6 +254,7 @@ class Op(Ladder, Generic[P, R]):
         """The kernel whose domain holds the call, else the reference."""
         if not self._rung_known:
             self._rung_known = True
+            short.open_way(self)
             if self.has_rung:
                 _ = self.backward  # a graph from a compiler's cache may call it by name, with nobody else to define it
         if self.kernels:
