@@ -28,9 +28,15 @@ _library: torch.library.Library | None = None
 
 def why_not(op: Op[..., Any]) -> str | None:
     """None when calls of the operator are recorded in C++, else why they are recorded in Python."""
-    if op.recorded_by_reference:
+    if op.recorded_by_reference and not _writes_what_it_is_given(op):
         return "autograd records what its reference does"
     return native.available()
+
+
+def _writes_what_it_is_given(op: Op[..., Any]) -> bool:
+    """Whether it is the in-place form of an operator whose gradient serves it as well."""
+    base = op.functional
+    return op.opaque and not op.random and base is not None and base.has_rung and base.derivation.extras is None
 
 
 def take_over(entry: Entry) -> None:
@@ -61,17 +67,19 @@ def _answer_questions() -> None:
 
 def _write(entry: Entry) -> None:
     op = entry.op
-    numbers = [int(op.recorded_by_reference), -1]
+    in_place = _writes_what_it_is_given(op)
+    ladder = op.functional if in_place and op.functional is not None else op
+    numbers = [int(op.recorded_by_reference and not in_place), 0 if in_place else -1]
+    above = ladder.backward if ladder.has_rung else None
     outputs = op.signature.outputs
-    above = op.backward if op.has_rung else None
-    differentiable = bool(op.signature.differentiable_outputs)
+    differentiable = bool(ladder.signature.differentiable_outputs)
     numbers += [int(p.has_gradient and differentiable) for p in op.signature.parameters]
     numbers += [len(outputs), *(int(o.differentiable) for o in outputs)]
     if above is None or above.rung is None:
         numbers.append(0)
     else:
-        numbers += _sources(above.rung, op.signature)
-    form = op.recorded_form if above is not None else op
+        numbers += _sources(above.rung, ladder.signature)
+    form = op.recorded_form if above is not None and not in_place else op
     plain = above is not None and not above.opaque
     operators = [
         form.overload.name(),

@@ -30,7 +30,7 @@ _CODES = {TENSOR.fast: 1, NUMBER.fast: 3, BASIC[float].fast: 4, BASIC[int].fast:
 _TENSORS = 2
 
 _module: Any = None
-_why_not: str | None = "no operator was called yet"
+_asked = False
 
 
 def plan() -> Plan | None:
@@ -49,16 +49,25 @@ def build(force: bool = False) -> None:
         compile.build(wanted, force)
 
 
-def why_not() -> str | None:
-    """None when calls take the short way, else why they do not."""
-    return _why_not
+def look() -> str | None:
+    """None when calls take the short way, or will; else why they cannot."""
+    if _module is not None:
+        return None
+    try:
+        wanted = plan()
+        if wanted is None:
+            return "Python's headers are missing"
+        return None if cache.look_up(cache.open_folder(), wanted.key) else "it is not built"
+    except (Unavailable, OSError) as e:
+        return str(e)
 
 
 def open_way(op: Op[..., Any]) -> None:
     """Let this operator's calls take the short way from now on, if there is one; the first to ask loads it."""
-    global _module, _why_not
-    if _module is None and _why_not == "no operator was called yet":
-        _why_not = _load(type(op))
+    global _asked
+    if not _asked:
+        _asked = True
+        _load(type(op))
     if _module is not None:
         op._choose_call()
 
@@ -83,22 +92,20 @@ def _code(kind: Kind) -> int:
     return 0 if kind.encode else spelled.get(kind.fast, 0)
 
 
-def _load(kind: type) -> str | None:
+def _load(kind: type) -> None:
     global _module
-    if native.available() is not None:
-        return native.available()
+    if native.available() is not None or (wanted := plan()) is None:
+        return
     try:
-        wanted = plan()
-        entry = None if wanted is None else cache.look_up(cache.open_folder(), wanted.key)
+        entry = cache.look_up(cache.open_folder(), wanted.key)
         if entry is None:
-            return "Python's headers are missing" if wanted is None else "it is not built: run `opwright build`"
+            return
         loader = importlib.machinery.ExtensionFileLoader(MODULE, str(entry.library))
         spec = importlib.util.spec_from_file_location(MODULE, str(entry.library), loader=loader)
         assert spec is not None
         loaded = importlib.util.module_from_spec(spec)
         loader.exec_module(loaded)
         loaded.install(kind, vars(torch.compiler))
-    except (Unavailable, OSError, ImportError) as e:
-        return str(e)
+    except (Unavailable, OSError, ImportError):
+        return  # doctor says why
     _module = loaded
-    return None

@@ -68,7 +68,8 @@ class Recorder final : public c10::OperatorKernel {
         if (tangent) {
             ladder.reference.callBoxed(stack);
         } else if (!required || !at::GradMode::is_enabled()) {
-            below(ladder, op, keys, stack);
+            const at::AutoDispatchBelowAutograd guard;
+            op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
         } else if (ladder.by_reference && !(ladder.above && c10::impl::TorchDispatchModeTLS::any_modes_set())) {
             ladder.reference.callBoxed(stack);
         } else {
@@ -77,21 +78,6 @@ class Recorder final : public c10::OperatorKernel {
     }
 
   private:
-    static void below(const Ladder& ladder, const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-        at::Tensor written;
-        if (ladder.written >= 0) written = torch::jit::peek(*stack, ladder.written, ladder.inputs).toTensor();
-        {
-            const at::AutoDispatchBelowAutograd guard;
-            op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
-        }
-        bump(written);
-    }
-
-    // A kernel writes raw memory and counts nothing.
-    static void bump(const at::Tensor& written) {
-        if (written.defined() && !written.is_inference()) torch::autograd::increment_version(written);
-    }
-
     static void record(const Ladder& ladder, DispatchKeySet keys, Stack* stack) {
         const auto node = CallNode::make(ladder);
         at::Tensor written;
@@ -113,7 +99,6 @@ class Recorder final : public c10::OperatorKernel {
             ladder.form.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
         }
         if (written.defined()) {
-            bump(written);
             node->attach_written(written);
             node->keep_outputs({IValue(written)});
             return;

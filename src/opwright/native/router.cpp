@@ -164,13 +164,31 @@ class Router final : public c10::OperatorKernel {
                 IValue& value = (*stack)[base + i];
                 if (!value.isDouble() && !value.isNone()) value = value.toScalar().toDouble();
             }
+            const auto written = written_by(op, base, *stack);
             route.kernel.redispatchBoxed(DispatchKeySet(device_), stack);
+            // A kernel writes raw memory and counts nothing; autograd must notice.
+            for (const at::Tensor& t : written) t.unsafeGetTensorImpl()->bump_version();
             return;
         }
         reference_.callBoxed(stack);
     }
 
   private:
+    static c10::SmallVector<at::Tensor, 1> written_by(const OperatorHandle& op, size_t base, const Stack& stack) {
+        c10::SmallVector<at::Tensor, 1> written;
+        if (!op.schema().is_mutable()) return written;
+        for (size_t i = 0; i < op.schema().arguments().size(); ++i) {
+            const auto* const alias = op.schema().arguments()[i].alias_info();
+            const IValue& value = stack[base + i];
+            if (alias == nullptr || !alias->isWrite() || value.isNone()) continue;
+            const auto found = value.isTensor() ? std::vector<at::Tensor>{value.toTensor()} : value.toTensorVector();
+            for (const at::Tensor& t : found) {
+                if (t.defined() && !t.is_inference()) written.push_back(t);
+            }
+        }
+        return written;
+    }
+
     OperatorHandle reference_;
     DispatchKey device_;
     std::shared_ptr<const Routes> routes_;
