@@ -119,6 +119,37 @@ def test_saved_tensor_hooks_see_what_is_kept(define: Define) -> None:
     torch.testing.assert_close(torch.autograd.grad(out.sum(), (x, y)), (y.detach(), x.detach()))
 
 
+def test_what_no_wanted_gradient_reads_is_not_kept(define: Define) -> None:
+    kept: list[Tensor] = []
+
+    def pack(t: Tensor) -> Tensor:
+        kept.append(t)
+        return t
+
+    op = define(product, torch.ones(1), torch.ones(1))
+
+    @op.gradient(needs={"x": ["y"], "y": ["x"]})
+    def _(grad: Tensor, x: Tensor, y: Tensor, wanted: list[bool]) -> Any:
+        return (grad * y if wanted[0] else None), (grad * x if wanted[1] else None)
+
+    x, y = pair()
+    for args, expected in (((x, y.detach()), [y]), ((x.detach(), y), [x]), ((x, y), [x, y])):
+        kept.clear()
+        with saved_tensors_hooks(pack, lambda t: t):
+            out = op(*args)
+        assert [k.tolist() for k in kept] == [e.tolist() for e in expected]
+        watched = [t for t in args if t.requires_grad]
+        found = torch.autograd.grad(out.sum(), watched, create_graph=True)
+        torch.testing.assert_close(found, torch.autograd.grad((args[0] * args[1]).sum(), watched))
+    wrong = define(product, torch.ones(1), torch.ones(1))
+    wrong.gradient(needs={"x": [], "y": []})(lambda grad, x, y: (grad * y, grad * x))
+    assert torch.autograd.grad(wrong(x, y.detach()).sum(), x)[0].isnan().all()  # loud, where memory would be anything
+    with pytest.raises(TypeError, match="product: needs must name the inputs that have gradients"):
+        wrong.gradient(needs={"x": []})(lambda grad, x: (grad, grad))
+    with pytest.raises(TypeError, match="product: needs names 'y', which is no tensor that its gradient saves"):
+        wrong.gradient(needs={"x": ["y"], "y": []})(lambda grad, x: (grad, grad))
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpoints_recompute(define: Define, reentrant: bool) -> None:
     op, squashed = a_product(define), a_squash(define)

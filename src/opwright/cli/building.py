@@ -31,10 +31,10 @@ def chosen(names: list[str] | None) -> list[ow.Op[..., Any]]:
         elif Path(name).exists():
             found += vars(ow.load(name)).values()
         else:
-            known = ", ".join(o.name for o in register.operators() if o.parent is None)
+            known = ", ".join(o.name for o in register.operators() if o.home is o)
             raise ValueError(f"there is no operator and no file {name!r}; the operators are {known}")
     if not names:
-        found = [op for op in register.operators() if op.parent is None]
+        found = [op for op in register.operators() if op.home is op]
     return [rung for op in found for rung in op.ladder]
 
 

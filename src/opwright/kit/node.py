@@ -96,6 +96,7 @@ def _sources(rung: Rung, below: Signature) -> list[int]:
     """Where each argument of the rung comes from, as numbers in the order in which record.cpp reads them."""
     places = {p.name: i for i, p in enumerate(below.parameters)}
     gradients = dict(zip(rung.grads, below.differentiable_outputs, strict=True))
+    followed = below.differentiable_inputs[:63]  # beyond, everything is kept
     numbers = [len(rung.signature.parameters)]
     for p in rung.signature.parameters:
         if p.name in gradients:
@@ -106,7 +107,10 @@ def _sources(rung: Rung, below: Signature) -> list[int]:
             kind, index = OUTPUT, rung.outputs[p.name]
         else:
             kind, index = INPUT, places[p.name]
-        numbers += [kind, index, int(p.kind.is_optional), int(p.like), _ALL]
+        readers = _ALL
+        if p.name in rung.needs:
+            readers = sum(1 << i for i, f in enumerate(followed) if f.name in rung.needs[p.name])
+        numbers += [kind, index, int(p.kind.is_optional), int(p.like), readers]
     return numbers
 
 
