@@ -66,6 +66,24 @@ def _(x: Tensor, y: Tensor, a: ow.Number, b: ow.Number) -> ow.Cost:
     return ow.Cost(bytes=x.nbytes + y.nbytes + results * size, flops=3 * results)
 
 
+@axpby.backward.cost
+def _(grad: Tensor, x: Tensor, y: Tensor, a: ow.Number, b: ow.Number, wanted: Any) -> ow.Cost:
+    return ow.Cost(bytes=grad.nbytes + x.nbytes + y.nbytes, flops=2 * grad.numel())
+
+
+@axpby.bench("contiguous", sizes=(1 << 8, 1 << 12, 1 << 16, 1 << 20, 1 << 22), at=1 << 20)
+def _(make: ow.Maker, n: int) -> Any:
+    return make(n), make(n), {"a": 2}
+
+
+@axpby.bench("transposed", sizes=(256, 1024), at=1024)
+def _(make: ow.Maker, n: int) -> Any:
+    return make(n, n).t(), make(n, n), {"a": 2}
+
+
+axpby.rival("torch.add", lambda x, y, *, a=1, b=1: torch.add(b * y if b != 1 else y, x, alpha=a))
+
+
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 axpby.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS, broadcast=True))
 axpby.backward.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS))

@@ -54,6 +54,19 @@ def _(x: Tensor, factor: ow.Number) -> ow.Cost:
     return ow.Cost(bytes=x.nbytes + x.numel() * torch.result_type(x, factor).itemsize, flops=x.numel())
 
 
+@scale.backward.cost
+def _(grad: Tensor, x: Tensor, factor: ow.Number, wanted: Any) -> ow.Cost:
+    return ow.Cost(bytes=grad.nbytes + x.nbytes, flops=grad.numel())
+
+
+@scale.bench("contiguous", sizes=(1 << 8, 1 << 12, 1 << 16, 1 << 20, 1 << 22), at=1 << 20)
+def _(make: ow.Maker, n: int) -> Any:
+    return make(n), 3.0
+
+
+scale.rival("torch.mul", torch.mul)
+
+
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 scale.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS))
 scale.backward.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS))
