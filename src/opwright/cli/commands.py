@@ -27,6 +27,7 @@ app = typer.Typer(
 app.command()(building.build)
 app.command()(building.cache)
 app.command()(measuring.bench)
+app.command()(measuring.report)
 app.add_typer(tensors_app, name="tensors", help="Types that torch functions accept.")
 console = Console()
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 import opwright as ow
 from opwright.cli.building import chosen
+from opwright.cli.measured import show
 from opwright.kit import register
+from opwright.kit.bench import machine
 from opwright.kit.bench import results as stored
 from opwright.kit.bench.cases import families
+from opwright.kit.bench.compare import confirmed
 from opwright.kit.bench.run import Asked, run
-from opwright.kit.bench.units import spell_bytes, spell_us
 from opwright.kit.build import cache
 
 console = Console(stderr=True)
@@ -40,6 +43,9 @@ def bench(
     results: Annotated[
         Path | None, typer.Option(help="The file that keeps results, or its folder; by default benchmarks/results.")
     ] = None,
+    compare: Annotated[
+        Path | None, typer.Option(metavar="BASE", help="Say what got slower or hungrier since this results file.")
+    ] = None,
 ) -> None:
     """Measure operators: verified, then timed in turns with the eager and the compiled reference and their rivals."""
     operators = measurable(names)
@@ -53,17 +59,81 @@ def bench(
         seconds=seconds,
         limit=limit,
     )
+    if compare is not None:
+        _gate(asked, stored.read(compare), compare, given=bool(names), json_file=json_file)
+        return
     found, file = _opened(results)
     with _stopping(found, file):
         number = measure(asked, found, file)
     mine = _of_run(found, number)
-    if json_file == "-":
-        sys.stdout.write(json.dumps(mine, indent=1) + "\n")
-    elif json_file is not None:
-        Path(json_file).write_text(json.dumps(mine, indent=1) + "\n", encoding="utf-8")
+    _write(mine, json_file)
     out = console if json_file == "-" else Console()
     show(mine["rows"], out)
     console.print(f"kept in {file}", highlight=False, soft_wrap=True)
+
+
+def report(
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="PATH", help="Files of operators whose sources to show.")
+    ] = None,
+    results: Annotated[
+        list[Path] | None, typer.Option(help="Results files, or a folder of them; by default benchmarks/results.")
+    ] = None,
+    check: Annotated[Path | None, typer.Option(metavar="FILE", help="What `opwright check --json FILE` wrote.")] = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("opwright-report.html"),
+) -> None:
+    """Write one HTML file about operators from stored results: it opens from disk, without a network."""
+    from opwright.kit.bench.report import write_report
+
+    for path in paths or ():
+        ow.load(path)
+    found = [r for place in results or [_folder()] for r in stored.read_all(place)]
+    if not any(r.rows for r in found):
+        raise ValueError("there are no results to report on; run `opwright bench` first, or name a file with --results")
+    checked = None
+    if check is not None:
+        checked = json.loads(check.read_text(encoding="utf-8"))
+        if not isinstance(checked, dict) or not isinstance(checked.get("results"), list):
+            raise ValueError(f"{check}: is not what `opwright check --json` writes")
+    operators = {op.name: op for op in register.operators() if op.parent is None}
+    write_report(out, found, operators, checked)
+    console.print(f"wrote {out.resolve()}", highlight=False, soft_wrap=True)
+
+
+def _gate(asked: Asked, base: stored.Results, file: Path, *, given: bool, json_file: str | None) -> None:
+    """Measure what BASE holds, say what got worse, and exit with 1 if anything did."""
+    names = {op.name for op in asked.operators}
+    cases = {tuple(r[k] for k in stored.KEY[:-1]) for r in base.rows if r["op"] in names}
+    only = sorted(c for c in cases if c[3] in asked.devices)
+    if not only:
+        raise ValueError(f"{file}: holds no results of {', '.join(sorted(names))} for {', '.join(asked.devices)}")
+    asked = replace(asked, dtypes=sorted({c[2] for c in only}), sweep=True, families=None)
+    found = stored.Results.here()
+    if machine.name(found.machine) != machine.name(base.machine):
+        console.print(
+            f"note: {file} is of another machine, {machine.name(base.machine)}; ratios travel badly", style="yellow"
+        )
+
+    def again(cases: Sequence[tuple[str, str, str, str]]) -> list[dict[str, Any]]:
+        number = measure(replace(asked, only=cases), found, None)
+        return [r for r in found.rows if r["run"] == number]
+
+    first = again(only)
+    worse = confirmed(base, first, again)
+    _write(_of_run(found, None), json_file)
+    for change in worse:
+        console.print(f"{change}", style="red", highlight=False, markup=False, soft_wrap=True)
+    if worse:
+        raise typer.Exit(1)
+    console.print(f"nothing got slower or hungrier in {len(only)} cases", highlight=False)
+
+
+def _write(mine: dict[str, Any], json_file: str | None) -> None:
+    text = json.dumps(mine, indent=1) + "\n"
+    if json_file == "-":
+        sys.stdout.write(text)
+    elif json_file is not None:
+        Path(json_file).write_text(text, encoding="utf-8")
 
 
 def measurable(names: list[str] | None) -> list[ow.Op[..., Any]]:
@@ -78,7 +148,7 @@ def measurable(names: list[str] | None) -> list[ow.Op[..., Any]]:
     return ready
 
 
-def measure(asked: Asked, found: stored.Results, file: Path) -> int:
+def measure(asked: Asked, found: stored.Results, file: Path | None) -> int:
     """Measure with a progress bar; every case is in the file as soon as it is done."""
     total = sum(len(job.cases) for job in asked.jobs())
     bar = Progress(
@@ -104,43 +174,43 @@ def measure(asked: Asked, found: stored.Results, file: Path) -> int:
         done: set[tuple[str, ...]] = set()
 
         def keep() -> None:
-            found.save(file)
+            if file is not None:
+                found.save(file)
             done.update(tuple(r[k] for k in stored.KEY[:-1]) for r in found.rows if r["run"] == len(found.runs) - 1)
             bar.update(task, completed=len(done))
 
         return run(asked, found, tell=tell, keep=keep)
 
 
-def _stopping(found: stored.Results, file: Path) -> Any:
-    import contextlib
+@contextlib.contextmanager
+def _stopping(found: stored.Results, file: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        if found.rows:
+            found.save(file)
+        console.print(f"\nstopped; what was measured so far is in {file}", highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
 
-    @contextlib.contextmanager
-    def guard() -> Any:
-        try:
-            yield
-        except KeyboardInterrupt:
-            if found.rows:
-                found.save(file)
-            console.print(f"\nstopped; what was measured so far is in {file}", highlight=False, soft_wrap=True)
-            raise typer.Exit(130) from None
 
-    return guard()
+def _folder() -> Path:
+    """Where results are kept: with the project one stands in, else in the user's cache."""
+    here = Path("benchmarks") / "results"
+    return here if here.is_dir() else cache.folder() / "results"
 
 
 def _opened(place: Path | None) -> tuple[stored.Results, Path]:
     """The results to add to, and their file."""
     found = stored.Results.here()
-    if place is None:
-        folder = Path("benchmarks") / "results"
-        place = folder if folder.is_dir() else cache.folder() / "results"
+    place = place or _folder()
     file = place if place.suffix == ".json" else stored.place(found, place)
     return (stored.read(file) if file.exists() else found), file
 
 
-def _of_run(found: stored.Results, number: int) -> dict[str, Any]:
+def _of_run(found: stored.Results, number: int | None) -> dict[str, Any]:
     alone = stored.Results(found.machine)
     alone.limits, alone.runs = found.limits, found.runs
-    alone.rows = [r for r in found.rows if r["run"] == number]
+    alone.rows = [r for r in found.rows if number is None or r["run"] == number]
     names = {r["op"] for r in alone.rows}
     alone.operators = {name: about for name, about in found.operators.items() if name in names}
     return alone.to_json()
@@ -162,40 +232,3 @@ def _devices(asked: str | None) -> list[str]:
     if asked.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError("--device cuda: PyTorch sees no CUDA device here; `opwright doctor` says more")
     return [asked]
-
-
-def show(rows: list[dict[str, Any]], out: Console) -> None:
-    """A table of rows, a block for each case."""
-    table = Table("operator", "case", "variant", box=None, header_style="bold", pad_edge=False)
-    for title in ("forward", "against eager", "fwd + bwd", "against eager", "host", "of limit", "kept"):
-        table.add_column(title, justify="left" if "against" in title else "right")
-    before: tuple[str, ...] = ()
-    for row in rows:
-        case = (row["op"], f"{row['case']} {row['dtype']} {row['device']}")
-        if before and case != before:
-            table.add_section()
-        head = case if case != before else ("", "")
-        before = case
-        name = f"[bold]{escape(row['variant'])}[/]" if row["kind"] == "operator" else escape(row["variant"])
-        if row["status"] != "ok":
-            why = f"[red]{row['status']}[/]"
-            table.add_row(*map(escape, head), name, why, escape(row["why"][:60]))
-            continue
-        cells = []
-        for which in ("forward", "forward_backward"):
-            took = row.get(f"{which}_us")
-            said = "" if took is None or row["kind"] == "reference" else row[f"{which}_speedup"]["verdict"]
-            colour = "green" if "faster" in said else "red" if "slower" in said else "dim"
-            cells += ["" if took is None else spell_us(took["p50"]), f"[{colour}]{said}[/]"]
-        host = row.get("forward_host_us")
-        share = row.get("forward_fraction")
-        kept = row.get("kept_bytes")
-        table.add_row(
-            *map(escape, head),
-            name,
-            *cells,
-            "" if host is None else spell_us(host),
-            "" if share is None else f"{share:.0%}",
-            "" if kept is None else spell_bytes(kept),
-        )
-    out.print(table)

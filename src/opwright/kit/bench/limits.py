@@ -19,7 +19,7 @@ from opwright.kit.build import cache
 from opwright.kit.domain import Cost
 
 FOOTPRINTS = tuple(1 << p for p in range(14, 29, 2))
-"""Bytes that a copy reads and writes together. On the CPU small ones stay in its caches, and so do operators' tensors."""
+"""Bytes that a copy reads and writes together. On the CPU small ones stay in its caches, as tensors do."""
 
 
 class Limits:

@@ -45,7 +45,7 @@ def versions() -> dict[str, str]:
 
 
 def commit(folder: Path | None = None) -> str:
-    """The commit of the sources at hand, with `+` behind it when they were changed since; empty outside a repository."""
+    """The commit of the sources at hand, with `+` behind it when they were changed since; empty where there is none."""
 
     def git(*arguments: str) -> str:
         try:

@@ -57,7 +57,7 @@ def measure(
     ways = [w for w in (ways or variants(op)) if w.name not in without]
     sample = case.arguments(op, Maker(dtype, device))
     given = _given(op, sample)
-    rows = {w.name: _row(op, case, w, dtype, device) for w in ways}
+    rows = {w.name: blank(op, case, w, spell(dtype), device) for w in ways}
     cost = op.cost_of(*sample.args, **sample.kwargs)
     tell("verifying", "eager")
     oracle, incoming = _oracle(op, given, dtype)
@@ -93,18 +93,20 @@ def measure(
                 row.update(_against(name, c, limits, row, spell(dtype)))
         if way.kind == "operator":
             said = explain(op, *right[way.name].fresh(grad=incoming is not None).args, **given.fresh().kwargs)
-            row.update(runs=said.runs, explain=str(said))
+            row.update(runs=said.runs, steps=[vars(step) for step in said.steps])
     return list(rows.values())
 
 
-def _row(op: Op[..., Any], case: Case, way: Variant, dtype: torch.dtype, device: str) -> Row:
+def blank(op: Op[..., Any], case: Case, way: Variant, dtype: str, device: str) -> Row:
+    """The row of a variant of which nothing is known yet."""
     return {
         "op": op.name,
         "qualname": op.qualname,
         "case": case.name,
         "family": case.family.name,
         "size": case.size,
-        "dtype": spell(dtype),
+        "stands": case.size == case.family.at,
+        "dtype": dtype,
         "device": device,
         "variant": way.name,
         "kind": way.kind,

@@ -91,7 +91,7 @@ def read(file: Path) -> Results:
     except ValueError as e:
         raise ValueError(f"{file}: is not JSON ({e}); measure again to replace it") from None
     if not isinstance(stored, dict) or not isinstance(stored.get("rows"), list):
-        raise ValueError(f"{file}: holds no results of `opwright bench`; give a file that it wrote")
+        raise NotOurs(f"{file}: holds no results of `opwright bench`; give a file that it wrote")
     version = stored.get("version", 1)
     if not isinstance(version, int) or version > VERSION:
         raise ValueError(
@@ -110,10 +110,27 @@ def read(file: Path) -> Results:
     return found
 
 
+def read_all(place: Path) -> list[Results]:
+    """The results in a file, or of every file of a folder that holds any; other files there are left alone."""
+    if not place.is_dir():
+        return [read(place)]
+    found = []
+    for file in sorted(place.glob("*.json")):
+        try:
+            found.append(read(file))
+        except NotOurs:
+            continue
+    return found
+
+
+class NotOurs(ValueError):
+    """A file that holds something else."""
+
+
 def _from_first(stored: dict[str, Any], file: Path) -> dict[str, Any]:
     """The first form had one heading for all rows."""
     if "machine" not in stored or not all(isinstance(r, dict) and "variant" in r for r in stored["rows"]):
-        raise ValueError(f"{file}: holds figures of a script in benchmarks/, not of `opwright bench`")
+        raise NotOurs(f"{file}: holds figures of a script in benchmarks/, not of `opwright bench`")
     run = {key: stored.get(key, {} if key == "versions" else "") for key in ("versions", "commit", "date")}
     rows = [{"status": "ok", "why": "", "run": 0, **row} for row in stored["rows"]]
     return {**stored, "version": VERSION, "runs": [run], "rows": rows}

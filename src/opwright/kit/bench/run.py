@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import queue
@@ -20,7 +21,8 @@ from typing import IO, Any
 import torch
 
 from opwright.kit.bench import limits as limits_of
-from opwright.kit.bench import machine
+from opwright.kit.bench.cases import Variant, families
+from opwright.kit.bench.measure import blank
 from opwright.kit.bench.results import Results
 from opwright.kit.bench.worker import cases
 from opwright.kit.op import Op
@@ -165,9 +167,10 @@ def run(asked: Asked, results: Results, *, tell: Tell = lambda text: None, keep:
     return number
 
 
-def about(op: Op[..., Any]) -> dict[str, str]:
+def about(op: Op[..., Any]) -> dict[str, Any]:
     """What a report says of an operator that it cannot load."""
-    return {"qualname": op.qualname, "schema": op.schema, "doc": (op.__doc__ or "").strip()}
+    names = [family.name for family in families(op)]
+    return {"qualname": op.qualname, "schema": op.schema, "families": names, "doc": inspect.cleandoc(op.__doc__ or "")}
 
 
 def _limits(device: str, dtypes: tuple[str, ...], about: dict[str, Any]) -> limits_of.Limits:
@@ -247,22 +250,11 @@ def _run(job: Job, asked: Asked, results: Results, number: int, tell: Tell, keep
 
 def _failed(job: Job, name: str, variant: str, status: str, why: str) -> dict[str, Any]:
     case = next(c for c in cases(job.op) if c.name == name)
-    kinds = {"eager": "reference", "compiled": "compiled", "opwright": "operator"}
-    declared = {v.name: v for v in job.op.declared.variants}
-    return {
-        "op": job.op.name,
-        "qualname": job.op.qualname,
-        "case": name,
-        "family": case.family.name,
-        "size": case.size,
-        "dtype": job.dtype,
-        "device": job.device,
-        "variant": variant,
-        "kind": kinds[variant] if variant in kinds else declared[variant].kind,
-        "same": variant not in declared or declared[variant].same,
-        "status": status,
-        "why": why,
-    }
+    known = {v.name: v for v in job.op.declared.variants}
+    known["eager"] = Variant("eager", "reference", job.op.reference)
+    known["compiled"] = Variant("compiled", "compiled", job.op.reference)
+    known["opwright"] = Variant("opwright", "operator", job.op)
+    return {**blank(job.op, case, known[variant], job.dtype, job.device), "status": status, "why": why}
 
 
 def host_time(results: Results, run: int) -> None:

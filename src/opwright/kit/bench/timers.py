@@ -24,7 +24,7 @@ class Readings:
     device: list[float] = field(default_factory=list)
     """On the device; on the CPU, all of the call."""
     host: list[float] = field(default_factory=list)
-    """Until the call returned to its caller, with the device still at work. Empty on the CPU, where there is no such moment."""
+    """Until the call returned to its caller, the device still at work. Empty on the CPU, which has no such moment."""
 
 
 class Clock(Protocol):

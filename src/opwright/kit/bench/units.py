@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 def spell_us(us: float) -> str:
     """Microseconds with three digits and a fitting unit.
@@ -40,6 +42,15 @@ def spell_rate(rate: float, unit: str) -> str:
         if rate >= size:
             return f"{_digits(rate / size)} {prefix}{unit}"
     return f"{_digits(rate)} {unit}"
+
+
+def spell_case(name: str) -> str:
+    """A case's name with its powers set as powers.
+
+    >>> spell_case("contiguous 2^20")
+    'contiguous 2²⁰'
+    """
+    return re.sub(r"\b2\^(\d+)", lambda m: "2" + m[1].translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")), name)
 
 
 def _digits(x: float) -> str:
