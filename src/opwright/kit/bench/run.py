@@ -162,8 +162,8 @@ def run(asked: Asked, results: Results, *, tell: Tell = lambda text: None, keep:
     for job in jobs:
         results.operators[job.op.name] = about(job.op)
         _run(job, asked, results, number, tell, keep)
-    host_time(results, number)
-    keep()
+        host_time(results, number)
+        keep()
     return number
 
 

@@ -39,8 +39,10 @@ def page(
     links = [el("a", name, href=f"#{place}") for name, place in places]
     top = el(
         "header",
-        el("div", el("h1", "opwright"), el("p", _promise(len(names)), class_="promise"), *map(_where, results)),
+        el("h1", "opwright"),
         el("button", "theme: system", type="button", id="theme", hidden=True),
+        el("p", _promise(len(names)), class_="promise"),
+        *map(_where, results),
         class_="top",
     )
     sections = [

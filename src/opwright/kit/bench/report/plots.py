@@ -98,7 +98,7 @@ def ran(row: Row) -> Html:
         (el("dt", step["name"]), el("dd", el("strong", step["runs"]), el("span", step["why"], class_="why")))
         for step in row["steps"]
     ]
-    return figure("What ran", "as ow.explain says", el("dl", *steps, class_="steps"))
+    return figure("What ran", "as ow.explain says", el("dl", *steps, class_="steps"), class_="ran")
 
 
 def sweep(rows: Sequence[Row], family: str) -> Html | None:
