@@ -18,6 +18,7 @@ import opwright as ow
 from opwright.cli.measuring import measurable, measure
 from opwright.kit import register
 from opwright.kit.bench.report import write_report
+from opwright.kit.bench.report.verdicts import results_of
 from opwright.kit.bench.results import Results
 from opwright.kit.bench.run import Asked
 from opwright.kit.bench.units import spell_case, spell_us
@@ -67,7 +68,7 @@ def table(rows: list[dict[str, Any]], verdicts: dict[str, Any] | None) -> Table:
     for row in rows:
         if row["kind"] != "operator" or not row["stands"]:
             continue
-        mine = [r for r in (verdicts or {}).get("results", ()) if str(r["op"]).rpartition(".")[2].startswith(row["op"])]
+        mine = results_of(verdicts, row["op"])
         bad = sum(bool(r["failures"]) for r in mine)
         right = "not checked" if not mine else f"[red]{bad} fail[/]" if bad else f"[green]{len(mine)} hold[/]"
         cells = [row["op"], spell_case(row["case"]), right]

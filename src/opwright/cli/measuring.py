@@ -35,6 +35,7 @@ def bench(
     device: Annotated[str | None, typer.Option(help="cpu or cuda; all there are if not given.")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Such as bfloat16; may be given several times.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="The first case of each operator at one size alone.")] = False,
+    without: Annotated[list[str] | None, typer.Option(help="A variant to leave out, such as compiled.")] = None,
     seconds: Annotated[float, typer.Option(help="For each pass of a case, all variants together.")] = 1.0,
     limit: Annotated[float, typer.Option(help="Seconds after which a case is given up.")] = 180.0,
     json_file: Annotated[
@@ -58,6 +59,7 @@ def bench(
         families=1 if quick else None,
         seconds=seconds,
         limit=limit,
+        without=_without(without),
     )
     if compare is not None:
         _gate(asked, stored.read(compare), compare, given=bool(names), json_file=json_file)
@@ -222,6 +224,12 @@ def _dtypes(asked: list[str] | None) -> list[str]:
         if name not in known:
             raise ValueError(f"--dtype must be one of {', '.join(known)}, got {name!r}")
     return asked or ["float32"]
+
+
+def _without(asked: list[str] | None) -> list[str]:
+    if "eager" in (asked or ()):
+        raise ValueError("--without eager: everything is compared with it")
+    return asked or []
 
 
 def _devices(asked: str | None) -> list[str]:

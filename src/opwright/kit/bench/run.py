@@ -48,6 +48,8 @@ class Asked:
     """For each pass of a case, all variants together."""
     limit: float = 180.0
     """Seconds after which a case is given up."""
+    without: Sequence[str] = ()
+    """Variants that are not measured."""
     only: Sequence[tuple[str, str, str, str]] | None = None
     """(op, case, dtype, device) to measure, and nothing else."""
 
@@ -66,7 +68,7 @@ class Asked:
                         and (self.only is None or (op.name, c.name, dtype, device) in self.only)
                     ]
                     if names:
-                        found.append(Job(op, dtype, device, names))
+                        found.append(Job(op, dtype, device, names, {name: list(self.without) for name in names}))
         return found
 
 

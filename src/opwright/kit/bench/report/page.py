@@ -72,8 +72,8 @@ def _where(results: Results) -> Html:
     words = [
         about.get("gpu"),
         about["cpu"],
-        f"{about['threads']} threads",
-        f"torch {run.get('versions', {}).get('torch')}",
+        f"{about['threads']} thread{'s' if about['threads'] != 1 else ''}",
+        f"torch {run.get('versions', {}).get('torch', 'unknown')}",
     ]
     return el("p", " · ".join([*filter(None, words), str(run.get("date", ""))]), class_="where")
 

@@ -1,0 +1,146 @@
+"""Cases in processes of their own: what fails there is reported, and the rest goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+OPERATORS = """
+import os, time
+import torch
+import opwright as ow
+
+@ow.op
+def wave(x: torch.Tensor) -> torch.Tensor:
+    "sin x + 1."
+    print("a line that is nobody's JSON")
+    return torch.sin(x) + 1
+
+@wave.samples
+def _(make):
+    yield make(3)
+
+wave.bench("plain", sizes=(64, 4096))(lambda make, n: make(n))
+"""
+TROUBLE = """
+def sleeps(x):
+    time.sleep(1000)
+
+def crashes(x):
+    os.abort()
+
+def dies(x):
+    os.kill(os.getpid(), 9)
+
+wave.variant("sleeps", sleeps)
+wave.variant("crashes", crashes)
+wave.variant("dies", dies)
+wave.variant("wrong", lambda x: torch.sin(x) + 1.01)
+wave.variant("right", lambda x: 1 + torch.sin(x))
+"""
+
+
+def start(tmp_path: Path, text: str, *more: str) -> subprocess.Popen[str]:
+    file = tmp_path / "wave.py"
+    file.write_text(text)
+    command = [sys.executable, "-m", "opwright", "bench", str(file), "--without", "compiled", "--seconds", "0.05"]
+    return subprocess.Popen(
+        [*command, "--device", "cpu", "--results", str(tmp_path / "kept.json"), *more],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        env={**os.environ, "OPWRIGHT_CACHE_DIR": str(tmp_path / "cache")},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def troubled(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("troubled")
+    text = OPERATORS.replace("(64, 4096)", "(4096,)") + TROUBLE
+    out, err = start(folder, text, "--limit", "10", "--json", "-").communicate(timeout=250)
+    assert out, err
+    return json.loads(out), json.loads((folder / "kept.json").read_text())
+
+
+def test_json_on_stdout_is_nothing_but_json(troubled: Any) -> None:
+    assert {"op", "case", "dtype", "device", "variant"} <= set(troubled[0]["rows"][0])
+    assert troubled[0]["rows"] == troubled[1]["rows"]
+
+
+def test_what_never_ends_crashes_or_is_killed_is_reported_and_the_rest_measured(troubled: Any) -> None:
+    rows = {r["variant"]: r for r in troubled[0]["rows"]}
+    said = {name: r["status"] for name, r in rows.items()}
+    assert said == {
+        "eager": "ok",
+        "opwright": "ok",
+        "sleeps": "timeout",
+        "crashes": "crashed",
+        "dies": "out of memory",
+        "wrong": "wrong",
+        "right": "ok",
+    }
+    assert rows["sleeps"]["why"] == "not done after 10 s"
+    assert rows["crashes"]["why"].startswith("signal 6 (Aborted)")
+    assert rows["right"]["forward_us"]["p50"] > 0
+
+
+def test_results_say_where_when_and_with_what(troubled: Any) -> None:
+    kept = troubled[1]
+    assert kept["machine"]["threads"] >= 1
+    assert kept["runs"][0]["versions"]["torch"]
+    assert kept["runs"][0]["date"]
+    assert kept["limits"]["cpu"]["copy"]
+    assert kept["operators"]["wave"]["doc"] == "sin x + 1."
+
+
+def test_a_file_that_does_not_load_in_the_worker_is_reported(tmp_path: Path) -> None:
+    once = "if 'worker' in sys.argv[0]: raise ImportError('only once')\n"
+    done = start(tmp_path, "import sys\n" + once + OPERATORS)
+    out, err = done.communicate(timeout=120)
+    assert done.returncode == 0, err
+    rows = json.loads((tmp_path / "kept.json").read_text())["rows"]
+    assert {(r["status"], "only once" in r["why"]) for r in rows} == {("crashed", True)}
+    assert "crashed" in out
+
+
+def test_ctrl_c_leaves_what_was_measured_so_far_in_the_file(tmp_path: Path) -> None:
+    slow = OPERATORS + '\nwave.bench("slow", sizes=(8,))(lambda make, n: time.sleep(600))\n'
+    running = start(tmp_path, slow)
+    kept = tmp_path / "kept.json"
+    end = time.monotonic() + 100
+    while not kept.exists():
+        assert time.monotonic() < end
+        assert running.poll() is None
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 130, err
+    assert "what was measured so far is in" in err
+    assert "Traceback" not in err
+    rows = json.loads(kept.read_text())["rows"]
+    assert {r["case"] for r in rows} == {"plain 2^12"}
+    assert {r["status"] for r in rows} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--dtype", "int4"], "--dtype must be one of float32"),
+        (["--device", "tpu"], "--device must be cpu or cuda"),
+        (["--without", "eager"], "everything is compared with it"),
+        (["--compare", "nowhere.json"], "nowhere.json: cannot be read"),
+        (["no_such_operator"], "there is no operator and no file 'no_such_operator'"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], why: str) -> None:
+    running = start(tmp_path, OPERATORS, *arguments)
+    _, err = running.communicate(timeout=100)
+    assert running.returncode == 2
+    assert why in err
+    assert "Traceback" not in err
