@@ -36,8 +36,8 @@ def test_a_ratio_that_fell_out_of_its_spread_is_named() -> None:
 
 def test_a_ratio_within_the_spread_or_the_tolerance_is_not() -> None:
     assert compare(BASE, [row("opwright", "operator", 56)]) == []
-    narrow = {"forward_speedup": spread(2.0, 0.001), "forward_backward_speedup": spread(2.0, 0.001)}
-    near = {"forward_speedup": spread(1.8, 0.001), "forward_backward_speedup": spread(1.8, 0.001)}
+    narrow: dict[str, Any] = {"forward_speedup": spread(2.0, 0.001), "forward_backward_speedup": spread(2.0, 0.001)}
+    near: dict[str, Any] = {"forward_speedup": spread(1.8, 0.001), "forward_backward_speedup": spread(1.8, 0.001)}
     assert compare([row("opwright", "operator", 50, **narrow)], [row("opwright", "operator", 50, **near)]) == []
 
 

@@ -51,22 +51,25 @@ def compare(base: Iterable[Row], now: Iterable[Row], tolerance: float = TOLERANC
     that are not the author's own (eager, compiled, rivals) are nobody's regression."""
     before = {tuple(row[k] for k in KEY): row for row in base}
     found: list[Change] = []
+
+    def say(row: Row, what: str, text: str) -> None:
+        found.append(Change(row["op"], row["case"], row["dtype"], row["device"], row["variant"], what, text))
+
     for row in now:
-        key = tuple(row[k] for k in KEY)
-        was = before.get(key)
+        was = before.get(tuple(row[k] for k in KEY))
         if was is None or was["status"] != "ok" or row["kind"] not in ("operator", "variant"):
             continue
         if row["status"] != "ok":
-            found.append(Change(*key, "status", f"was right, is now {row['status']}: {row['why']}"))
+            say(row, "status", f"was right, is now {row['status']}: {row['why']}")
             continue
         for field, name in TIMES.items():
             if field in was and field in row:
                 text = _slower(Spread.read(was[field]), Spread.read(row[field]), tolerance)
                 if text:
-                    found.append(Change(*key, field, f"{name} {text}"))
+                    say(row, field, f"{name} {text}")
         for field, name in WEIGHTS.items():
             if was.get(field) is not None and row.get(field, 0) > was[field] * 1.05 + ROOM:
-                found.append(Change(*key, field, f"{name} {spell_bytes(was[field])} → {spell_bytes(row[field])}"))
+                say(row, field, f"{name} {spell_bytes(was[field])} → {spell_bytes(row[field])}")
     return found
 
 

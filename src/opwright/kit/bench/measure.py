@@ -142,11 +142,11 @@ def _oracle(op: Op[..., Any], given: Given, dtype: torch.dtype) -> tuple[Oracle,
         make = Maker(seed=1)
         incoming = [make(*t.shape, dtype=t.dtype, low=-1, high=1).to(t.device) for t in out]
     exact = given.change(widen).results(op.reference, incoming)
-    coarse = given.change(lambda v: widen(v, torch.float32)) if dtype == torch.float64 else None
-    return (
-        Oracle(exact, given.results(op.reference, incoming), coarse and coarse.results(op.reference, incoming)),
-        incoming,
-    )
+    eager = given.results(op.reference, incoming)
+    coarse = None
+    if dtype == torch.float64:
+        coarse = given.change(lambda v: widen(v, torch.float32)).results(op.reference, incoming)
+    return Oracle(exact, eager, coarse), incoming
 
 
 def _verify(way: Variant, given: Given, oracle: Oracle, incoming: list[Tensor] | None, row: Row, random: bool) -> Given:

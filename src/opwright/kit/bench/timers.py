@@ -46,7 +46,7 @@ class HostClock:
     def warm(self, call: Call) -> None:
         """Call until 20 ms have passed, three times at least, and note how many calls make a reading."""
         end = time.perf_counter() + 0.02
-        took = []
+        took: list[float] = []
         while len(took) < 3 or (time.perf_counter() < end and len(took) < 1000):
             start = time.perf_counter()
             call()
@@ -86,11 +86,11 @@ class CudaClock:
             torch.cuda._sleep(cycles)
             self.end.record()
             torch.cuda.synchronize(self.device)
-        return cycles / (self.begin.elapsed_time(self.end) * 1e-3)
+        return float(cycles / (self.begin.elapsed_time(self.end) * 1e-3))
 
     def warm(self, call: Call) -> None:
         """Call a few times, and note how long the stream must be held."""
-        took = []
+        took: list[float] = []
         end = time.perf_counter() + 0.05
         while len(took) < 5 or (time.perf_counter() < end and len(took) < 1000):
             torch.cuda.synchronize(self.device)

@@ -37,7 +37,7 @@ def join(children: Iterable[Any]) -> Html:
     >>> join(["<", None, [el("b", "x")]])
     '&lt;<b>x</b>'
     """
-    out = []
+    out: list[str] = []
     for child in children:
         if child is None or child is False:
             continue
