@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 from opwright.kit import call, derive, probe, register
-from opwright.kit.bench.cases import Declared, Variant
+from opwright.kit.bench.cases import Declared, Sizes, Variant
 from opwright.kit.build.library import library_of
 from opwright.kit.build.plan import Options
 from opwright.kit.domain import Cost, Domain
@@ -232,10 +232,11 @@ class Op(Generic[P, R]):
         return self._cost is not None
 
     def bench(
-        self, name: str, /, *, sizes: Sequence[int] = (), at: int | None = None
+        self, name: str, /, *, sizes: Sizes = (), at: int | Mapping[str, int] | None = None
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declare calls to measure: a function of `make` and a size that returns the arguments, as a sample does.
-        `at` is the size that stands for them, the largest by default. Without sizes it takes `make` alone."""
+        `at` is the size that stands for them, the largest by default; both may be a dict by kind of device. Without
+        sizes it takes `make` alone."""
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
             self.declared.add_family(self.name, name, function, sizes, at)

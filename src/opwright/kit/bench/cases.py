@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from opwright.kit.op import Op
 
 Kind = Literal["reference", "compiled", "operator", "variant", "rival"]
-USUAL = (1 << 8, 1 << 12, 1 << 16, 1 << 20, 1 << 22)
+Sizes = Sequence[int] | Mapping[str, Sequence[int]]
+USUAL = {
+    "cpu": (1 << 8, 1 << 12, 1 << 16, 1 << 20, 1 << 22),
+    "cuda": (1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 24, 1 << 26),
+}
+USUAL_AT = {"cpu": 1 << 20, "cuda": 1 << 24}
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,15 @@ class Family:
     sizes: tuple[int, ...] = ()
     at: int | None = None
     """The size that stands for the family; None where there is but one call."""
+    elsewhere: tuple[tuple[str, tuple[int, ...], int], ...] = ()
+    """Kinds of device with sizes of their own."""
+
+    def on(self, device: str) -> Family:
+        """The family as it is measured on a device."""
+        for kind, sizes, at in self.elsewhere:
+            if device.partition(":")[0] == kind:
+                return replace(self, sizes=sizes, at=at, elsewhere=())
+        return replace(self, elsewhere=())
 
     def cases(self) -> list[Case]:
         """Its calls, the one that stands for it first."""
@@ -73,17 +87,18 @@ class Declared:
     families: list[Family] = field(default_factory=list)
     variants: list[Variant] = field(default_factory=list)
 
-    def add_family(self, op: str, name: str, draw: Any, sizes: Sequence[int], at: int | None) -> None:
+    def add_family(self, op: str, name: str, draw: Any, sizes: Sizes, at: int | Mapping[str, int] | None) -> None:
         """Note a family, under a name of its own."""
         if any(f.name == name for f in self.families):
             raise ValueError(f"{op}: it has bench cases named {name!r} already; give these another name")
-        if any(not isinstance(n, int) or n < 1 for n in sizes):
-            raise ValueError(f"{op}: the sizes of bench cases are positive whole numbers, got {list(sizes)}")
-        if at is None and sizes:
-            at = sorted(sizes)[-1]
-        if at is not None and at not in sizes:
-            raise ValueError(f"{op}: at must be one of the sizes {list(sizes)}, got {at}")
-        self.families.append(Family(name, draw, tuple(sorted(set(sizes))), at))
+        each = dict(sizes) if isinstance(sizes, Mapping) else {"cpu": sizes}
+        read = {}
+        for kind, given in each.items():
+            place = at.get(kind) if isinstance(at, Mapping) else at
+            read[kind] = _read_sizes(op, given, place)
+        first = read.get("cpu") or next(iter(read.values()))
+        others = tuple((kind, *found) for kind, found in read.items() if found[1] is not None and kind != "cpu")
+        self.families.append(Family(name, draw, *first, others))  # type: ignore[arg-type]
 
     def add_variant(self, op: str, variant: Variant) -> None:
         """Note a rival or a variant, under a name of its own."""
@@ -92,9 +107,25 @@ class Declared:
         self.variants.append(variant)
 
 
-def families(op: Op[..., Any]) -> list[Family]:
+def _read_sizes(op: str, sizes: Sequence[int], at: int | None) -> tuple[tuple[int, ...], int | None]:
+    if any(not isinstance(n, int) or n < 1 for n in sizes):
+        raise ValueError(f"{op}: the sizes of bench cases are positive whole numbers, got {list(sizes)}")
+    if at is None and sizes:
+        at = max(sizes)
+    if at is not None and at not in sizes:
+        raise ValueError(f"{op}: at must be one of the sizes {list(sizes)}, got {at}")
+    return tuple(sorted(set(sizes))), at
+
+
+def families(op: Op[..., Any], device: str = "cpu") -> list[Family]:
     """What an operator is measured on: what its author declared, else what follows from its samples."""
-    return op.declared.families or _from_samples(op)
+    return [family.on(device) for family in op.declared.families or _from_samples(op)]
+
+
+def cases(op: Op[..., Any], device: str = "cpu") -> list[Case]:
+    """All cases of an operator: those that stand for their families, then the rest, family by family."""
+    each = [f.cases() for f in families(op, device)]
+    return [c[0] for c in each] + [case for c in each for case in c[1:]]
 
 
 def _from_samples(op: Op[..., Any]) -> list[Family]:
@@ -106,7 +137,9 @@ def _from_samples(op: Op[..., Any]) -> list[Family]:
         given = tensors([*sample.args, *sample.kwargs.values()])
         alike = bool(given) and all(t.shape == given[0].shape and t.dtype == torch.float32 for t in given)
         if alike and given[0].numel() and _keeps_shape(op, sample):
-            return [Family("elementwise", _grown(op, index), USUAL, 1 << 20)]
+            grown = Declared()
+            grown.add_family(op.name, "elementwise", _grown(op, index), USUAL, USUAL_AT)
+            return grown.families
     if not drawn:
         return []
     counts = [sum(t.numel() for t in tensors([*s.args, *s.kwargs.values()])) for s in drawn]

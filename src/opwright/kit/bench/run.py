@@ -21,12 +21,13 @@ from typing import IO, Any
 import torch
 
 from opwright.kit.bench import limits as limits_of
-from opwright.kit.bench.cases import Variant, families
+from opwright.kit.bench.cases import Variant, cases, families
 from opwright.kit.bench.measure import blank
 from opwright.kit.bench.results import Results
-from opwright.kit.bench.worker import cases
 from opwright.kit.op import Op
 
+STARTING = 300.0
+"""Seconds more that a worker has until its first case: it may have kernels to build."""
 Tell = Callable[[str], None]
 Keep = Callable[[], None]
 
@@ -62,7 +63,7 @@ class Asked:
                     kept = {f.name for f in op.declared.families[: self.families]} if self.families else None
                     names = [
                         c.name
-                        for c in cases(op)
+                        for c in cases(op, device)
                         if (self.sweep or c.size in (c.family.at, min(c.family.sizes, default=None)))
                         and (kept is None or not kept or c.family.name in kept)
                         and (self.only is None or (op.name, c.name, dtype, device) in self.only)
@@ -209,7 +210,7 @@ def _run(job: Job, asked: Asked, results: Results, number: int, tell: Tell, keep
             at: dict[str, str] = {}
             started = False
             try:
-                end = time.monotonic() + asked.limit
+                end = time.monotonic() + asked.limit + STARTING
                 while (event := worker.next(end - time.monotonic())) is not None:
                     if "case" in event:
                         at, started = {"case": event["case"]}, True
@@ -229,7 +230,7 @@ def _run(job: Job, asked: Asked, results: Results, number: int, tell: Tell, keep
                     raise Gone("it ended early")
                 return
             except TimeoutError:
-                status, why = "timeout", f"not done after {asked.limit:g} s"
+                status, why = "timeout", f"not done after {asked.limit if started else asked.limit + STARTING:g} s"
             except Gone as gone:
                 last = said()
                 killed = "signal 9" in str(gone)
@@ -251,7 +252,7 @@ def _run(job: Job, asked: Asked, results: Results, number: int, tell: Tell, keep
 
 
 def _failed(job: Job, name: str, variant: str, status: str, why: str) -> dict[str, Any]:
-    case = next(c for c in cases(job.op) if c.name == name)
+    case = next(c for c in cases(job.op, job.device) if c.name == name)
     known = {v.name: v for v in job.op.declared.variants}
     known["eager"] = Variant("eager", "reference", job.op.reference)
     known["compiled"] = Variant("compiled", "compiled", job.op.reference)

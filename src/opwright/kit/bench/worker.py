@@ -14,10 +14,9 @@ from typing import IO, Any
 import torch
 
 import opwright.kit.bench.limits as limits_of
-from opwright.kit.bench.cases import Case, Family, families
+from opwright.kit.bench.cases import Family, cases
 from opwright.kit.bench.measure import measure, trouble, variants
 from opwright.kit.load import load
-from opwright.kit.op import Op
 from opwright.kit.register import find
 
 
@@ -71,10 +70,13 @@ def _measure(job: dict[str, Any], out: IO[str]) -> None:
     op = find(job["op"])
     if op is None:
         raise LookupError(f"{job['op']} is not defined by {', '.join(job['paths']) or 'the library'}")
-    op.build()
+    for rung in op.ladder:
+        for kernel in rung.kernels:
+            if kernel.device == torch.device(job["device"]).type:
+                kernel.ready(rung)
     limits = limits_of.Limits.read(job["limits"])
     growing: tuple[Family, list[Any]] | None = None
-    for case in cases(op):
+    for case in cases(op, job["device"]):
         if case.name not in job["cases"]:
             continue
         say(out, case=case.name)
@@ -99,12 +101,6 @@ def _measure(job: dict[str, Any], out: IO[str]) -> None:
             say(out, rows=rows)
         except Exception as e:
             say(out, trouble=trouble(e))
-
-
-def cases(op: Op[..., Any]) -> list[Case]:
-    """All cases of an operator: those that stand for their families, then the rest, family by family."""
-    each = [f.cases() for f in families(op)]
-    return [c[0] for c in each] + [case for c in each for case in c[1:]]
 
 
 if __name__ == "__main__":

@@ -71,12 +71,18 @@ def _(grad: Tensor, x: Tensor, y: Tensor, a: ow.Number, b: ow.Number, wanted: An
     return ow.Cost(bytes=grad.nbytes + x.nbytes + y.nbytes, flops=2 * grad.numel())
 
 
-@axpby.bench("contiguous", sizes=(1 << 8, 1 << 12, 1 << 16, 1 << 20, 1 << 22), at=1 << 20)
+SIZES = {
+    "cpu": (1 << 8, 1 << 12, 1 << 16, 1 << 20, 1 << 22),
+    "cuda": (1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 24, 1 << 26),
+}
+
+
+@axpby.bench("contiguous", sizes=SIZES, at={"cpu": 1 << 20, "cuda": 1 << 24})
 def _(make: ow.Maker, n: int) -> Any:
     return make(n), make(n), {"a": 2}
 
 
-@axpby.bench("transposed", sizes=(256, 1024), at=1024)
+@axpby.bench("transposed", sizes={"cpu": (256, 1024), "cuda": (1024, 4096)})
 def _(make: ow.Maker, n: int) -> Any:
     return make(n, n).t(), make(n, n), {"a": 2}
 

@@ -54,11 +54,6 @@ def _(grad: Tensor, x: Tensor, wanted: Any) -> ow.Cost:
     return ow.Cost(bytes=grad.nbytes + 2 * x.nbytes, flops=3 * x.numel())
 
 
-@cube.bench("contiguous", sizes=(1 << 8, 1 << 12, 1 << 16, 1 << 20, 1 << 22), at=1 << 20)
-def _(make: ow.Maker, n: int) -> Any:
-    return make(n)
-
-
 cube.rival("torch.pow", lambda x: torch.pow(x, 3))
 
 

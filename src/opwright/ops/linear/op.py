@@ -85,12 +85,15 @@ def _(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, wanted: Any)
     return ow.Cost(bytes=moved, flops=4 * rows * weight.numel())
 
 
-@linear.bench("square", sizes=(16, 64, 256, 512, 1024), at=512)
+SIZES = {"cpu": (16, 64, 256, 512, 1024), "cuda": (64, 256, 1024, 4096, 8192)}
+
+
+@linear.bench("square", sizes=SIZES, at={"cpu": 512, "cuda": 4096})
 def _(make: ow.Maker, n: int) -> Any:
     return make(n, n), make(n, n), make(n)
 
 
-@linear.bench("one row", sizes=(256, 1024), at=1024)
+@linear.bench("one row", sizes={"cpu": (256, 1024), "cuda": (1024, 8192)})
 def _(make: ow.Maker, n: int) -> Any:
     return make(1, n), make(n, n), make(n)
 

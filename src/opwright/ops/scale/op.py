@@ -59,11 +59,6 @@ def _(grad: Tensor, x: Tensor, factor: ow.Number, wanted: Any) -> ow.Cost:
     return ow.Cost(bytes=grad.nbytes + x.nbytes, flops=grad.numel())
 
 
-@scale.bench("contiguous", sizes=(1 << 8, 1 << 12, 1 << 16, 1 << 20, 1 << 22), at=1 << 20)
-def _(make: ow.Maker, n: int) -> Any:
-    return make(n), 3.0
-
-
 scale.rival("torch.mul", torch.mul)
 
 

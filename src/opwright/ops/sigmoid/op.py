@@ -57,11 +57,6 @@ def _(grad: Tensor, result: Tensor, wanted: Any) -> ow.Cost:
     return ow.Cost(bytes=2 * grad.nbytes + result.nbytes, flops=3 * result.numel())
 
 
-@sigmoid.bench("contiguous", sizes=(1 << 8, 1 << 12, 1 << 16, 1 << 20, 1 << 22), at=1 << 20)
-def _(make: ow.Maker, n: int) -> Any:
-    return make(n)
-
-
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 sigmoid.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS))
 sigmoid.backward.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS))
