@@ -21,7 +21,6 @@ from opwright.kit.bench.report import write_report
 from opwright.kit.bench.report.verdicts import results_of
 from opwright.kit.bench.results import Results
 from opwright.kit.bench.run import Asked
-from opwright.kit.bench.units import spell_case, spell_us
 
 
 def checked(operators: list[ow.Op[..., Any]], console: Console) -> dict[str, Any] | None:
@@ -63,20 +62,21 @@ def main() -> None:
 def table(rows: list[dict[str, Any]], verdicts: dict[str, Any] | None) -> Table:
     """An operator a line: whether it is right, and how fast it is against the eager reference."""
     shown = Table(
-        "operator", "case", "right?", "forward", "vs eager", "fwd + bwd", "vs eager", box=None, padding=(0, 2, 0, 0)
+        "operator", "right?", "forward vs eager", "fwd + bwd vs eager", "of limit", box=None, padding=(0, 2, 0, 0)
     )
     for row in rows:
         if row["kind"] != "operator" or not row["stands"]:
             continue
         mine = results_of(verdicts, row["op"])
         bad = sum(bool(r["failures"]) for r in mine)
-        right = "not checked" if not mine else f"[red]{bad} fail[/]" if bad else f"[green]{len(mine)} hold[/]"
-        cells = [row["op"], spell_case(row["case"]), right]
+        cells = [
+            row["op"],
+            "not checked" if not mine else f"[red]{bad} fail[/]" if bad else f"[green]{len(mine)} hold[/]",
+        ]
         for which in ("forward", "forward_backward"):
-            took = row.get(f"{which}_us")
-            said = row.get(f"{which}_speedup", {}).get("verdict", "") if row["status"] == "ok" else row["status"]
-            cells += ["" if took is None else spell_us(took["p50"]), said]
-        shown.add_row(*cells)
+            cells.append(row.get(f"{which}_speedup", {}).get("verdict", "") if row["status"] == "ok" else row["status"])
+        share = row.get("forward_fraction")
+        shown.add_row(*cells, "" if share is None else f"{share:.0%}")
     return shown
 
 

@@ -38,7 +38,7 @@ class Limits:
     def bandwidth(self, moved: int) -> float:
         """Bytes a second at which so many bytes can be copied.
 
-        >>> Limits([(100, 4.0), (10000, 2.0)], {}).bandwidth(1000)
+        >>> round(Limits([(100, 4.0), (10000, 2.0)], {}).bandwidth(1000), 3)
         3.0
         """
         if not self.copy:

@@ -101,7 +101,8 @@ class Worker:
             stderr=log,
             text=True,
             start_new_session=True,  # a Ctrl-C is ours to handle
-            env={**os.environ, "PYTHONPATH": path},
+            # Inductor's own pool of processes takes longer to start than these kernels to compile.
+            env={"TORCHINDUCTOR_COMPILE_THREADS": "1", **os.environ, "PYTHONPATH": path},
         )
         self.events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
