@@ -62,7 +62,7 @@ def bench(
         without=_without(without),
     )
     if compare is not None:
-        _gate(asked, stored.read(compare), compare, given=bool(names), json_file=json_file)
+        _gate(asked, stored.read(compare), compare, json_file)
         return
     found, file = _opened(results)
     with _stopping(found, file):
@@ -102,10 +102,11 @@ def report(
     console.print(f"wrote {out.resolve()}", highlight=False, soft_wrap=True)
 
 
-def _gate(asked: Asked, base: stored.Results, file: Path, *, given: bool, json_file: str | None) -> None:
+def _gate(asked: Asked, base: stored.Results, file: Path, json_file: str | None) -> None:
     """Measure what BASE holds, say what got worse, and exit with 1 if anything did."""
     names = {op.name for op in asked.operators}
-    cases = {tuple(r[k] for k in stored.KEY[:-1]) for r in base.rows if r["op"] in names}
+    rows = [r for r in base.rows if r["op"] in names and (asked.sweep or r.get("stands"))]
+    cases = {tuple(r[k] for k in stored.KEY[:-1]) for r in rows}
     only = sorted(c for c in cases if c[3] in asked.devices)
     if not only:
         raise ValueError(f"{file}: holds no results of {', '.join(sorted(names))} for {', '.join(asked.devices)}")

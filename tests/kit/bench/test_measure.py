@@ -116,6 +116,21 @@ def test_a_rival_that_computes_something_else_is_there_for_scale() -> None:
     assert rows["other"]["forward_backward_us"]["p50"] > 0
 
 
+def test_a_rival_with_arguments_of_its_own_is_compared_by_its_outputs() -> None:
+    def parts(x: Tensor, by: float = 1.0) -> Any:
+        return x / 2, x / 2, by
+
+    def added(x: Tensor, y: Tensor, by: float) -> Tensor:
+        return (x + y).sin() + by
+
+    def off(x: Tensor, y: Tensor, by: float) -> Tensor:
+        return (x + y).sin() - by
+
+    rows = rows_of(shifted(), Variant("sum", "rival", added, parts), Variant("off", "rival", off, parts))
+    assert (rows["sum"]["status"], rows["off"]["status"]) == ("ok", "wrong")
+    assert "gradients not compared" in rows["sum"]["why"]
+
+
 def test_memory_counts_what_is_kept_and_the_peak() -> None:
     @ow.op
     def square(x: Tensor) -> Tensor:

@@ -128,6 +128,23 @@ def test_ctrl_c_leaves_what_was_measured_so_far_in_the_file(tmp_path: Path) -> N
     assert {r["status"] for r in rows} == {"ok"}
 
 
+def test_a_scaffolded_operator_is_measured_as_it_stands(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "opwright"]
+    subprocess.run([*command, "new", "swish", "--path", str(tmp_path)], check=True, capture_output=True)
+    options = ["--quick", "--without", "compiled", "--seconds", "0.05", "--device", "cpu", "--json", "-"]
+    done = subprocess.run(
+        [*command, "bench", "swish", "--results", str(tmp_path / "kept"), *options],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert {(r["variant"], r["size"]) for r in rows} == {(v, n) for v in ("eager", "opwright") for n in (256, 1 << 20)}
+    ours = next(r for r in rows if r["variant"] == "opwright" and r["stands"])
+    assert (ours["status"], ours["runs"]) == ("ok", "cpu.cpp")
+    assert ours["forward_host_us"] < ours["forward_us"]["p50"]
+    assert ours["forward_fraction"] > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

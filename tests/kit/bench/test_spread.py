@@ -14,7 +14,9 @@ def test_a_verdict_names_the_ratio_and_its_spread() -> None:
     assert verdict(Spread(0.4, 0.5, 0.625)) == "2.0× slower (1.6–2.5)"
 
 
-@pytest.mark.parametrize("ratio", [Spread(0.98, 1.5, 3.0), Spread(0.5, 0.9, 1.0), Spread(1.01, 1.02, 1.03)])
+@pytest.mark.parametrize(
+    "ratio", [Spread(0.98, 1.5, 3.0), Spread(0.5, 0.9, 1.0), Spread(1.01, 1.02, 1.03), Spread(1.002, 1.2, 1.6)]
+)
 def test_a_spread_that_reaches_one_is_no_difference(ratio: Spread) -> None:
     assert verdict(ratio) == "no difference"
 

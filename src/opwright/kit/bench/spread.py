@@ -8,6 +8,9 @@ from dataclasses import dataclass
 SAME = 0.03
 """Differences below this share are not spoken of, however small the spread."""
 
+EDGE = 0.01
+"""A range that comes this near to 1 is taken to reach it."""
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -55,7 +58,7 @@ def verdict(ratio: Spread) -> str:
     >>> verdict(Spread(1.6, 1.8, 1.9)), verdict(Spread(0.45, 0.5, 0.51)), verdict(Spread(0.9, 1.1, 1.2))
     ('1.8× faster (1.6–1.9)', '2.0× slower (2.0–2.2)', 'no difference')
     """
-    if ratio.p20 <= 1 <= ratio.p80 or abs(ratio.p50 - 1) < SAME:
+    if (ratio.p20 < 1 + EDGE and ratio.p80 > 1 - EDGE) or abs(ratio.p50 - 1) < SAME:
         return "no difference"
     if ratio.p50 > 1:
         return f"{_times(ratio.p50)}× faster ({_times(ratio.p20)}–{_times(ratio.p80)})"
