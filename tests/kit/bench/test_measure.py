@@ -60,6 +60,7 @@ WRONG = {
     "dtype": lambda x, by=1.0: (x.sin() + by).double(),
     "nan": lambda x, by=1.0: torch.where(x > 1.9, float("nan"), x.sin() + by),
     "gradient": lambda x, by=1.0: x.sin() + by + 1e-3 * (x - x.detach()),
+    "only without gradients": lambda x, by=1.0: x.sin() + by + (0 if x.requires_grad else 1e-3),
     "no gradient": lambda x, by=1.0: (x.sin() + by).detach(),
 }
 
