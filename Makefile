@@ -20,7 +20,7 @@ demo: setup
 	$(RUN) examples/demo.py
 
 bench: setup
-	$(RUN) -m opwright bench
+	$(RUN) -m opwright bench --renew-limits
 	$(RUN) benchmarks/see_through.py --json benchmarks/results/see_through.json
 	$(RUN) benchmarks/build.py --json benchmarks/results/build.json
 	$(RUN) benchmarks/calls.py --sweep --json benchmarks/results/calls.json

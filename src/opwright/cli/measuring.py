@@ -38,6 +38,9 @@ def bench(
     without: Annotated[list[str] | None, typer.Option(help="A variant to leave out, such as compiled.")] = None,
     seconds: Annotated[float, typer.Option(help="For each pass of a case, all variants together.")] = 1.0,
     limit: Annotated[float, typer.Option(help="Seconds after which a case is given up.")] = 180.0,
+    renew_limits: Annotated[
+        bool, typer.Option("--renew-limits", help="Measure the machine's own limits again, on a quiet machine.")
+    ] = False,
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Also write this run's JSON; - is stdout.")
     ] = None,
@@ -60,6 +63,7 @@ def bench(
         seconds=seconds,
         limit=limit,
         without=_without(without),
+        renew_limits=renew_limits,
     )
     if compare is not None:
         _gate(asked, stored.read(compare), compare, json_file)

@@ -116,5 +116,8 @@ def test_limits_are_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.M
     assert asked == ["copy", "float32", "bfloat16"]
     limits("another machine", ("float32",), ask)
     assert asked[3:] == ["copy", "float32"]
+    asked.clear()
+    limits("this machine", ("float32",), ask, again=True)
+    assert asked == ["copy", "float32"]
     (tmp_path / "limits.json").write_text("[broken")
     assert limits("this machine", ("float32",), ask).gemm == {"float32": 7.0}

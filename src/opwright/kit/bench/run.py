@@ -49,6 +49,8 @@ class Asked:
     """For each pass of a case, all variants together."""
     limit: float = 180.0
     """Seconds after which a case is given up."""
+    renew_limits: bool = False
+    """Whether the machine's limits are measured again though they are known."""
     without: Sequence[str] = ()
     """Variants that are not measured."""
     only: Sequence[tuple[str, str, str, str]] | None = None
@@ -162,7 +164,7 @@ def run(asked: Asked, results: Results, *, tell: Tell = lambda text: None, keep:
         if device != "cpu" and not torch.cuda.is_available():
             raise ValueError(f"bench: there is no {device} device here; leave --device out, or give cpu")
         tell(f"how fast {device} copies and multiplies")
-        results.limits[device] = _limits(device, tuple(asked.dtypes), results.machine).to_json()
+        results.limits[device] = _limits(device, asked, results.machine).to_json()
     for job in jobs:
         results.operators[job.op.name] = about(job.op)
         _run(job, asked, results, number, tell, keep)
@@ -177,7 +179,7 @@ def about(op: Op[..., Any]) -> dict[str, Any]:
     return {"qualname": op.qualname, "schema": op.schema, "families": names, "doc": inspect.cleandoc(op.__doc__ or "")}
 
 
-def _limits(device: str, dtypes: tuple[str, ...], about: dict[str, Any]) -> limits_of.Limits:
+def _limits(device: str, asked: Asked, about: dict[str, Any]) -> limits_of.Limits:
     who = about["gpu"] if device.startswith("cuda") else f"{about['cpu']}, {about['threads']} threads"
     key = f"{who}, torch {torch.__version__}"
 
@@ -189,7 +191,7 @@ def _limits(device: str, dtypes: tuple[str, ...], about: dict[str, Any]) -> limi
             except (Gone, TimeoutError):
                 return None
 
-    return limits_of.limits(key, dtypes, ask)
+    return limits_of.limits(key, tuple(asked.dtypes), ask, again=asked.renew_limits)
 
 
 def _run(job: Job, asked: Asked, results: Results, number: int, tell: Tell, keep: Keep) -> None:
