@@ -69,6 +69,9 @@ def bench(
         _gate(asked, stored.read(compare), compare, json_file)
         return
     found, file = _opened(results)
+    if machine.busy({"load": machine.load()}, found.machine):
+        note = f"note: this machine is busy (load {machine.load():g}); ratios bear that, times do not"
+        console.print(note, style="yellow", highlight=False, soft_wrap=True)
     with _stopping(found, file):
         number = measure(asked, found, file)
     mine = _of_run(found, number)

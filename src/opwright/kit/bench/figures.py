@@ -69,6 +69,8 @@ def source(results: Results) -> str:
     who = " and ".join(filter(None, [about.get("gpu"), f"{about['cpu']} with {about['threads']} threads"]))
     file = f"benchmarks/results/{machine.name(about)}.json"
     when = f"torch {run['versions']['torch']}, {run['date']}"
+    if machine.busy(run, about):
+        when += f" (a busy machine, load {run['load']:g}: believe the ratios, not the times)"
     return f"Float32, {who}, {when}, from `{file}`; `make bench figures` makes them again."
 
 

@@ -44,6 +44,23 @@ def versions() -> dict[str, str]:
     return found
 
 
+def load() -> float:
+    """How many processes wanted a processor in the last minute, before anything was measured."""
+    try:
+        return round(os.getloadavg()[0], 1)
+    except OSError:
+        return 0.0
+
+
+def busy(run: dict[str, Any], machine: dict[str, Any]) -> bool:
+    """Whether others were at work while something was measured: ratios bear that, times do not.
+
+    >>> busy({"load": 3.0}, {"cores": 2}), busy({"load": 0.4}, {"cores": 2})
+    (True, False)
+    """
+    return bool(run.get("load", 0.0) > 0.6 * machine["cores"])
+
+
 def commit(folder: Path | None = None) -> str:
     """The commit of the sources at hand, with `+` behind it when they were changed since; empty where there is none."""
 

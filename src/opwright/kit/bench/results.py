@@ -36,7 +36,8 @@ class Results:
 
     def begin(self) -> int:
         """Begin a run; its number goes into rows."""
-        self.runs.append({"versions": this.versions(), "commit": this.commit(), "date": this.today()})
+        when = {"commit": this.commit(), "date": this.today(), "load": this.load()}
+        self.runs.append({"versions": this.versions(), **when})
         return len(self.runs) - 1
 
     def add(self, rows: Iterable[dict[str, Any]], run: int) -> None:

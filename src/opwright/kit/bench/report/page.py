@@ -75,6 +75,8 @@ def _where(results: Results) -> Html:
         f"{about['threads']} thread{'s' if about['threads'] != 1 else ''}",
         f"torch {run.get('versions', {}).get('torch', 'unknown')}",
     ]
+    if machines.busy(run, about):
+        words.append(f"busy, load {run['load']:g}")
     return el("p", " · ".join([*filter(None, words), str(run.get("date", ""))]), class_="where")
 
 

@@ -114,6 +114,8 @@ def environment(results: Sequence[Results]) -> Html:
         for run in r.runs:
             versions = ", ".join(f"{k} {v}" for k, v in run["versions"].items())
             facts.append((f"measured {run['date']}", f"{versions}, commit {run['commit'] or 'unknown'}"))
+            if machines.busy(run, about):
+                facts.append(("busy", f"load {run['load']:g}: others were at work; believe the ratios, not the times"))
         for device, stored in r.limits.items():
             rates = sorted(c["bytes_per_s"] for c in stored["copy"])
             if rates:
