@@ -67,7 +67,7 @@ def table(rows: list[dict[str, Any]], verdicts: dict[str, Any] | None) -> Table:
     for row in rows:
         if row["kind"] != "operator" or not row["stands"]:
             continue
-        mine = results_of(verdicts, row["op"])
+        mine = [r for r in results_of(verdicts, row["op"]) if r["cases"]]
         bad = sum(bool(r["failures"]) for r in mine)
         cells = [
             row["op"],

@@ -57,6 +57,8 @@ def test_a_report_says_what_failed_and_how_to_see_it_again(report: Path) -> None
     text = report.read_text(encoding="utf-8")
     assert "1 of 3 properties fail" in text
     assert "opwright check twist --seed 0" in text
+    assert "fails in 1 of 12 cases" in text
+    assert "skipped: not asked &lt;b&gt;for" in text
     assert "wrong: the result is off by 1e-1" in text
     assert "not checked" in text
 

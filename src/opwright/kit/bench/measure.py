@@ -18,7 +18,7 @@ from opwright.kit.domain import Cost
 from opwright.kit.explain import explain
 from opwright.kit.op import Op
 from opwright.kit.require import spell
-from opwright.kit.samples import Maker, Sample, sample_of_rung
+from opwright.kit.samples import Maker, Sample, rung_sample
 from opwright.kit.values import has_gradient, tensors
 
 Row = dict[str, Any]
@@ -227,7 +227,7 @@ def _both(op: Op[..., Any], sample: Sample, cost: Cost | None, dtype: torch.dtyp
     """What forward and backward cost together, where the author has said so for both."""
     if cost is None or not op.has_rung or not op.backward.has_cost:
         return None
-    above = sample_of_rung(op, op.backward, Maker(dtype, device), sample)
+    above = rung_sample(op, op.backward, Maker(dtype, device), sample)
     back = None if above is None else op.backward.cost_of(*above.args, **above.kwargs)
     return None if back is None else Cost(cost.bytes + back.bytes, cost.flops + back.flops)
 

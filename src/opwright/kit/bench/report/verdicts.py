@@ -26,9 +26,10 @@ def badge(check: Mapping[str, Any] | None, op: str) -> Html:
     if not results:
         return el("span", "not checked", class_="badge none")
     failed = [r for r in results if r.get("failures")]
+    tried = [r for r in results if r.get("cases")]
     if failed:
-        return el("span", f"{len(failed)} of {len(results)} properties fail", class_="badge bad")
-    return el("span", f"proved: {len(results)} properties", class_="badge good")
+        return el("span", f"{len(failed)} of {len(tried)} properties fail", class_="badge bad")
+    return el("span", f"proved: {len(tried)} properties", class_="badge good")
 
 
 def verdicts(check: Mapping[str, Any] | None, op: str) -> Html:
@@ -41,11 +42,15 @@ def verdicts(check: Mapping[str, Any] | None, op: str) -> Html:
     items = []
     for r in results:
         failures = r.get("failures") or []
-        cases, skipped = int(r.get("cases", 0)), int(r.get("skipped", 0))
+        cases, skipped = int(r.get("cases") or 0), r.get("skipped")
         state = "bad" if failures else "good" if cases else "none"
-        word = {"bad": "fails", "good": "holds", "none": "not tried"}[state]
         sign = {"bad": "✗", "good": "✓", "none": "–"}[state]
-        counts = f"{cases} cases" + (f", {skipped} skipped" if skipped else "")
+        said = {
+            "bad": f"fails in {len(failures)} of {cases} cases",
+            "good": f"holds in {cases} cases",
+            "none": "skipped",
+        }
+        counts = said[state] + (f": {skipped}" if isinstance(skipped, str) and skipped and state != "bad" else "")
         rung = str(r.get("op", "")).replace("::", ".").rpartition(".")[2]
         name = el("span", r.get("property", "?"), class_="property")
         where = el("span", rung, class_="rung") if rung != op else None
@@ -55,7 +60,7 @@ def verdicts(check: Mapping[str, Any] | None, op: str) -> Html:
                 el("span", sign, class_="sign", aria_hidden="true"),
                 name,
                 where,
-                el("span", f"{word}, {counts}", class_="counts"),
+                el("span", counts, class_="counts"),
                 [_failure(f) for f in failures[:3]],
                 el("p", f"and {len(failures) - 3} more", class_="quiet") if len(failures) > 3 else None,
                 class_=state,
