@@ -48,7 +48,7 @@ def main() -> None:
     results = Results.here()
     folder: Path = options.out.parent
     folder.mkdir(parents=True, exist_ok=True)
-    asked = Asked(operators, families=1, seconds=options.seconds)
+    asked = Asked(operators, families=1, seconds=options.seconds, compile_sizes=False)
     measure(asked, results, folder / "demo.json")
     if verdicts is not None:
         (folder / "check.json").write_text(json.dumps(verdicts, indent=1) + "\n", encoding="utf-8")

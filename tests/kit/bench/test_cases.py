@@ -10,6 +10,7 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.kit.bench.cases import families
+from opwright.kit.bench.run import Asked
 from tests.library import OPERATORS
 
 
@@ -84,3 +85,28 @@ def test_the_library_declares_a_sweep_and_costs(op: ow.Op[..., Any]) -> None:
     sample = first.cases()[-1].arguments(op, ow.Maker())
     assert op.cost_of(*sample.args, **sample.kwargs) is not None
     assert op.backward.has_cost
+
+
+def test_what_is_asked_becomes_jobs() -> None:
+    sizes = {"cpu": (4, 8, 16), "cuda": (32, 64)}
+
+    @ow.op
+    def many(x: Tensor) -> Tensor:
+        return x + 1
+
+    many.bench("plain", sizes=sizes, at={"cpu": 8, "cuda": 64})(lambda make, n: make(n))
+    many.bench("other")(lambda make: make(2))
+
+    def names(**options: Any) -> list[list[str]]:
+        return [job.cases for job in Asked([many], **options).jobs()]
+
+    assert names() == [["plain 8", "other", "plain 4", "plain 16"]]
+    assert names(sweep=False, families=1) == [["plain 8", "plain 4"]]
+    assert names(sweep=False) == [["plain 8", "other", "plain 4"]]
+    assert names(devices=("cpu", "cuda"), families=1)[1] == ["plain 64", "plain 32"]
+    assert len(names(dtypes=("float32", "bfloat16"))) == 2
+    assert names(only=[("many", "plain 16", "float32", "cpu")]) == [["plain 16"]]
+    assert names(only=[("other", "plain 16", "float32", "cpu")]) == []
+    (job,) = Asked([many], compile_sizes=False, without=["rival"]).jobs()
+    assert job.without["plain 8"] == ["rival"]
+    assert job.without["plain 4"] == ["rival", "compiled"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import json
 import os
 import queue
@@ -56,22 +57,26 @@ class Asked:
     only: Sequence[tuple[str, str, str, str]] | None = None
     """(op, case, dtype, device) to measure, and nothing else."""
 
+    compile_sizes: bool = True
+    """Whether the compiled reference is measured at every size; compiling takes longer than all the rest."""
+
     def jobs(self) -> list[Job]:
         """One for each operator, dtype and device."""
-        found = []
-        for op in self.operators:
-            for device in self.devices:
-                for dtype in self.dtypes:
-                    kept = {f.name for f in op.declared.families[: self.families]} if self.families else None
-                    names = [
-                        c.name
-                        for c in cases(op, device)
-                        if (self.sweep or c.size in (c.family.at, min(c.family.sizes, default=None)))
-                        and (kept is None or not kept or c.family.name in kept)
-                        and (self.only is None or (op.name, c.name, dtype, device) in self.only)
-                    ]
-                    if names:
-                        found.append(Job(op, dtype, device, names, {name: list(self.without) for name in names}))
+        each = itertools.product(self.operators, self.devices, self.dtypes)
+        return [job for op, device, dtype in each if (job := self._job(op, device, dtype)).cases]
+
+    def _job(self, op: Op[..., Any], device: str, dtype: str) -> Job:
+        kept = [f.name for f in families(op, device)][: self.families]
+        found = Job(op, dtype, device, [])
+        for case in cases(op, device):
+            stands = case.size == case.family.at
+            # The smallest size is always there: on the CPU it tells what a call costs its caller.
+            asked = self.sweep or stands or case.size == min(case.family.sizes)
+            if self.only is not None:
+                asked = (op.name, case.name, dtype, device) in self.only
+            if asked and case.family.name in kept:
+                found.cases.append(case.name)
+                found.without[case.name] = [*self.without, *([] if stands or self.compile_sizes else ["compiled"])]
         return found
 
 

@@ -35,15 +35,20 @@
   // A tip beside what the pointer or the arrow keys are on; read aloud, since it is a live region.
   const tip = document.getElementById("tip");
   let marked = null;
+  let byKeys = false;
   const hide = () => { tip.hidden = true; marked?.classList.remove("at"); marked = null; };
-  const say = (element) => {
+  const say = (element, keys) => {
+    byKeys = keys;
     if (element === marked) return;
     hide();
     marked = element;
     if (element.classList.contains("mark")) element.classList.add("at");
     tip.textContent = element.dataset.tip;
     tip.hidden = false;
-    const box = element.getBoundingClientRect();
+    place();
+  };
+  const place = () => {
+    const box = marked.getBoundingClientRect();
     const left = Math.min(Math.max(box.left + box.width / 2 - tip.offsetWidth / 2, 8), innerWidth - tip.offsetWidth - 8);
     const above = box.top - tip.offsetHeight - 8;
     tip.style.left = `${left}px`;
@@ -51,9 +56,10 @@
   };
   document.addEventListener("pointerover", (event) => {
     const element = event.target.closest?.("[data-tip]");
-    if (element) say(element); else if (marked) hide();
+    if (element) say(element, false); else if (marked && !byKeys) hide();
   });
-  addEventListener("scroll", hide, { passive: true });
+  // The page scrolls under a resting pointer; what the keys are on stays chosen, wherever it moves to.
+  addEventListener("scroll", () => { if (marked) { if (byKeys) place(); else hide(); } }, { passive: true });
 
   for (const chart of all("svg.chart")) {
     const points = () => all(".series:not(.off) .mark", chart);
@@ -65,7 +71,7 @@
       const found = points();
       if (!found.length) return;
       const at = found.indexOf(marked);
-      say(found[at < 0 ? (step > 0 ? 0 : found.length - 1) : (at + step + found.length) % found.length]);
+      say(found[at < 0 ? (step > 0 ? 0 : found.length - 1) : (at + step + found.length) % found.length], true);
     });
     chart.addEventListener("blur", hide);
   }

@@ -45,11 +45,8 @@ def verdicts(check: Mapping[str, Any] | None, op: str) -> Html:
         cases, skipped = int(r.get("cases") or 0), r.get("skipped")
         state = "bad" if failures else "good" if cases else "none"
         sign = {"bad": "✗", "good": "✓", "none": "–"}[state]
-        said = {
-            "bad": f"fails in {len(failures)} of {cases} cases",
-            "good": f"holds in {cases} cases",
-            "none": "skipped",
-        }
+        many = f"{cases} case{'s' if cases != 1 else ''}"
+        said = {"bad": f"fails in {len(failures)} of {many}", "good": f"holds in {many}", "none": "skipped"}
         counts = said[state] + (f": {skipped}" if isinstance(skipped, str) and skipped and state != "bad" else "")
         rung = str(r.get("op", "")).replace("::", ".").rpartition(".")[2]
         name = el("span", r.get("property", "?"), class_="property")
