@@ -21,6 +21,7 @@ from opwright.kit.bench.report import write_report
 from opwright.kit.bench.report.verdicts import results_of
 from opwright.kit.bench.results import Results
 from opwright.kit.bench.run import Asked
+from opwright.kit.bench.units import spell_share
 
 
 def checked(operators: list[ow.Op[..., Any]], console: Console) -> dict[str, Any] | None:
@@ -76,7 +77,7 @@ def table(rows: list[dict[str, Any]], verdicts: dict[str, Any] | None) -> Table:
         for which in ("forward", "forward_backward"):
             cells.append(row.get(f"{which}_speedup", {}).get("verdict", "") if row["status"] == "ok" else row["status"])
         share = row.get("forward_fraction")
-        shown.add_row(*cells, "" if share is None else f"{share:.0%}")
+        shown.add_row(*cells, spell_share(share))
     return shown
 
 

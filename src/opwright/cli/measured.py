@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from opwright.kit.bench.cases import spell_size
-from opwright.kit.bench.units import spell_bytes, spell_case, spell_us
+from opwright.kit.bench.units import spell_bytes, spell_case, spell_share, spell_us
 
 Row = dict[str, Any]
 
@@ -62,7 +62,7 @@ def _case(rows: list[Row]) -> Table:
             cells += ["" if took is None else spell_us(took["p50"]), f"[{colour}]{said}[/]"]
         host, share, kept = row.get("forward_host_us"), row.get("forward_fraction"), row.get("kept_bytes")
         cells.append("" if host is None else spell_us(host))
-        cells.append("" if share is None else f"{share:.0%}")
+        cells.append(spell_share(share))
         cells.append("" if kept is None else spell_bytes(kept))
         table.add_row(_name(row), *cells)
     return table

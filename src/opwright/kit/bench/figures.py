@@ -10,7 +10,7 @@ from typing import Any
 from opwright.kit.bench import machine
 from opwright.kit.bench.cases import spell_size
 from opwright.kit.bench.results import Results
-from opwright.kit.bench.units import spell_bytes, spell_case, spell_us
+from opwright.kit.bench.units import spell_bytes, spell_case, spell_share, spell_us
 
 Row = dict[str, Any]
 
@@ -57,7 +57,7 @@ def table(results: Results) -> str:
                 took, ratio = row.get(f"{which}_us"), row.get(f"{which}_speedup")
                 cells += [spell_us(took["p50"]), ratio["verdict"]] if took and ratio else ["", ""]
             share, kept = row.get("forward_fraction"), row.get("kept_bytes")
-            cells.append("" if share is None else f"{share:.0%}")
+            cells.append(spell_share(share))
             cells.append("" if kept is None else spell_bytes(kept))
             lines.append(f"| `{op}` | {where} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", source(results)])

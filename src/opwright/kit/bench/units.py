@@ -44,6 +44,17 @@ def spell_rate(rate: float, unit: str) -> str:
     return f"{_digits(rate)} {unit}"
 
 
+def spell_share(share: float | None) -> str:
+    """A share of the machine's limit. One beyond all noise says that the limit was measured in a busy moment.
+
+    >>> spell_share(0.456), spell_share(1.02), spell_share(2.6), spell_share(None)
+    ('46%', '100%', '>100%', '')
+    """
+    if share is None:
+        return ""
+    return ">100%" if share > 1.05 else f"{min(share, 1.0):.0%}"
+
+
 def spell_case(name: str) -> str:
     """A case's name with its powers set as powers.
 

@@ -9,7 +9,7 @@ from opwright.kit.bench.cases import spell_size
 from opwright.kit.bench.limits import Limits
 from opwright.kit.bench.report.axes import HEIGHT, WIDTH, across, frame, mark, upward
 from opwright.kit.bench.report.html import Html, el
-from opwright.kit.bench.units import spell_bytes, spell_case, spell_rate, spell_us
+from opwright.kit.bench.units import spell_bytes, spell_case, spell_rate, spell_share, spell_us
 
 Row = dict[str, Any]
 SHAPES = {"reference": 0, "compiled": 1, "operator": 2, "variant": 3, "rival": 3}
@@ -173,7 +173,7 @@ def roofline(rows: Sequence[Row], limits: Limits) -> Html | None:
         for row, which, intensity, rate in mine:
             share = row[f"{which}_fraction"]
             said = which.replace("_", " + ")
-            tip = f"{name}, {said}: {spell_rate(rate, 'FLOP/s')}, {share:.0%} of the limit"
+            tip = f"{name}, {said}: {spell_rate(rate, 'FLOP/s')}, {spell_share(share)} of the limit"
             hollow = which != "forward"
             marks.append(mark(SHAPES[row["kind"]], x.place(intensity), y.place(rate), hollow=hollow, data_tip=tip))
         parts.append(el("g", *marks, class_=style(mine[0][0], rows), data_series=name))

@@ -9,7 +9,7 @@ from opwright.kit.bench import machine as machines
 from opwright.kit.bench.report.html import Html, el
 from opwright.kit.bench.report.verdicts import badge
 from opwright.kit.bench.results import Results
-from opwright.kit.bench.units import spell_bytes, spell_case, spell_rate, spell_us
+from opwright.kit.bench.units import spell_bytes, spell_case, spell_rate, spell_share, spell_us
 
 Row = dict[str, Any]
 TERMS = {
@@ -55,7 +55,7 @@ def overview(
         for which in ("forward", "forward_backward"):
             cells.append(_told(best, which))
         share = best.get("forward_fraction") if best else None
-        cells.append("" if share is None else f"{share:.0%}")
+        cells.append(spell_share(share))
         cells.append("" if best is None else f"{spell_case(best['case'])}, {best['dtype']}, {best['device']}")
         lines.append(cells)
     head = ("operator", "computes", "right?", "forward vs eager", "fwd + bwd vs eager", "of limit", "measured on")
@@ -95,7 +95,7 @@ def figures_table(rows: Sequence[Row]) -> Html:
             spread = "" if took is None else f"{spell_us(took['p20'])} – {spell_us(took['p80'])}"
             cells += ["" if took is None else spell_us(took["p50"]), spread, said if took else ""]
         host, share = r.get("forward_host_us"), r.get("forward_fraction")
-        cells += ["" if host is None else spell_us(host), "" if share is None else f"{share:.0%}"]
+        cells += ["" if host is None else spell_us(host), spell_share(share)]
         peak = r.get("forward_backward_peak_bytes", r.get("forward_peak_bytes"))
         cells += ["" if b is None else spell_bytes(b) for b in (r.get("kept_bytes"), peak)]
         lines.append(cells)
