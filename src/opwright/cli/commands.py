@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import opwright as ow
-from opwright.cli import building
+from opwright.cli import building, measuring
 from opwright.cli.tensors import app as tensors_app
 from opwright.kit import doctor as kit_doctor
 from opwright.kit import pages, register
@@ -26,6 +26,8 @@ app = typer.Typer(
 )
 app.command()(building.build)
 app.command()(building.cache)
+app.command()(measuring.bench)
+app.command()(measuring.report)
 app.add_typer(tensors_app, name="tensors", help="Types that torch functions accept.")
 console = Console()
 

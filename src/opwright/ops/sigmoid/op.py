@@ -52,6 +52,11 @@ def _(x: Tensor) -> ow.Cost:
     return ow.Cost(bytes=2 * x.nbytes, flops=4 * x.numel())
 
 
+@sigmoid.backward.cost
+def _(grad: Tensor, result: Tensor, wanted: Any) -> ow.Cost:
+    return ow.Cost(bytes=2 * grad.nbytes + result.nbytes, flops=3 * result.numel())
+
+
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 sigmoid.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS))
 sigmoid.backward.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS))
