@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from opwright.kit.op import Op
     from opwright.kit.verify.report import Report
 
-PROPERTIES = ("forward", "fake")
+PROPERTIES = ("forward", "special", "gradients", "gradcheck", "undefined", "fake", "opcheck", "compile", "export", "vmap", "autocast", "determinism", "state")
 """The properties, in the order in which they are tried: what is cheap and tells most comes first."""
 
 

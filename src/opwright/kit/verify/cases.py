@@ -105,7 +105,10 @@ class Subject:
         drawn = self._drawn(source, case)
         for below, above in _climb(source, self.op):
             made = Draw(case.dtype, self.device, self._number(case) + 1)
-            sample = rung_sample(below, above, made.fresh, drawn)
+            try:
+                sample = rung_sample(below, above, made.fresh, drawn)
+            except Exception:
+                raise NotApplicable("the operator below rejects it") from None
             if sample is None:
                 raise NotApplicable("it has no gradient in this dtype")
             drawn = sample

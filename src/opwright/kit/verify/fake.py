@@ -72,7 +72,7 @@ def _compare(got: list[Tensor | None], promised: list[Tensor | None]) -> None:
             raise Finding(f"the {name} has strides {g.stride()}, the fake kernel promises {p.stride()}")
         if g.numel() and g.storage_offset() != p.storage_offset():
             raise Finding(
-                f"the {name} begins at {g.storage_offset()} of its memory, the fake kernel promises {p.storage_offset()}"
+                f"the {name} begins at element {g.storage_offset()}, the fake kernel promises {p.storage_offset()}"
             )
         if g.requires_grad:
             raise Finding(f"the {name} requires a gradient, though nobody records")

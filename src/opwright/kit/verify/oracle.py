@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -69,7 +70,7 @@ class Oracle:
                 recorded = self.recorded if run is self._run else []
                 sample = self._sample if self.wide is self.same else widened(self._sample)
                 try:
-                    found = noise.measure(lambda run=run: run(copied(sample)), recorded, dtype, self._seed)  # type: ignore[misc]
+                    found = noise.measure(partial(_anew, run, sample), recorded, dtype, self._seed)
                 except Exception:
                     continue  # noise led the reference astray; what it gave without remains
                 self._moved += [f for f in found if [_shape(t) for t in f] == [_shape(t) for t in self.same]]
@@ -180,6 +181,10 @@ def _smallest(dtype: torch.dtype) -> float:
 
 def _double(t: Tensor) -> Tensor:
     return t.to("cpu", torch.complex128 if t.dtype.is_complex else torch.float64)
+
+
+def _anew(run: Run, sample: Sample) -> Results:
+    return run(copied(sample))
 
 
 def _shape(t: Tensor | None) -> Any:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import torch
 
 from opwright.kit.op import Op
 from opwright.kit.require import spell
