@@ -9,7 +9,25 @@ if TYPE_CHECKING:
     from opwright.kit.op import Op
     from opwright.kit.verify.report import Report
 
-PROPERTIES = ("forward", "special", "gradients", "gradcheck", "undefined", "fake", "opcheck", "compile", "export", "vmap", "autocast", "determinism", "state")
+PROPERTIES = (
+    "forward",
+    "special",
+    "gradients",
+    "gradcheck",
+    "undefined",
+    "fake",
+    "opcheck",
+    "compile",
+    "export",
+    "vmap",
+    "autocast",
+    "memory",
+    "determinism",
+    "threads",
+    "order",
+    "state",
+    "leak",
+)
 """The properties, in the order in which they are tried: what is cheap and tells most comes first."""
 
 

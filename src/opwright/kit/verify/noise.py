@@ -22,7 +22,7 @@ RUNS = 8
 
 # Operations that move values without computing any.
 EXACT = {
-    "_to_copy", "alias", "arange", "bernoulli", "cat", "clone", "constant_pad_nd", "copy", "copy_", "detach", "empty",
+    "_to_copy", "alias", "set_", "resize_", "arange", "bernoulli", "cat", "clone", "constant_pad_nd", "copy", "copy_", "detach", "empty",
     "empty_like", "empty_strided", "expand", "fill", "fill_", "flip", "full", "full_like", "gather", "index",
     "index_select", "lift_fresh", "masked_fill", "masked_fill_", "maximum", "minimum", "neg", "new_empty",
     "new_empty_strided", "new_full", "new_ones", "new_zeros", "ones", "ones_like", "rand", "randn", "roll",
@@ -38,7 +38,7 @@ def rounds(func: Any) -> bool:
     returns = func._schema.returns
     if any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
         return False  # a view
-    return func._opname not in EXACT
+    return func._opname not in EXACT and torch.Tag.inplace_view not in func.tags
 
 
 class Recorder(TorchDispatchMode):
@@ -82,14 +82,14 @@ class Noise(TorchDispatchMode):
         name = func._opname
         kind = self._kind(name, None)
         rounding, steps = eps(kind), 0.0
-        if across:
+        written = any(r.alias_info is not None and r.alias_info.is_write for r in func._schema.returns)
+        if across and not written:
             # Sums may be taken in any order, one after the other at worst, with errors like a random walk's.
             steps = eps(_accumulates(kind)) * (1 + 0.1 * math.sqrt(_terms(name, args)))
             args = tuple(self._move(a, steps) if isinstance(a, Tensor) else a for a in args)
         out = func(*args, **kwargs)
-        written = any(r.alias_info is not None and r.alias_info.is_write for r in func._schema.returns)
         if written:
-            return out
+            return out.mul_(self._factor(out, rounding)) if isinstance(out, Tensor) and _floats(out) else out
         if isinstance(out, Tensor):
             return self._move(out, rounding + steps)
         if isinstance(out, (tuple, list)):
@@ -97,11 +97,15 @@ class Noise(TorchDispatchMode):
         return out
 
     def _move(self, t: Tensor, by: float) -> Tensor:
-        if not (t.dtype.is_floating_point or t.dtype.is_complex) or t.numel() == 0 or t.layout != torch.strided:
-            return t
+        return (t * self._factor(t, by)).to(t.dtype) if _floats(t) else t
+
+    def _factor(self, t: Tensor, by: float) -> Tensor:
         real = torch.float32 if t.dtype.itemsize < 8 else torch.float64
-        factor = torch.rand(t.shape, generator=self.generator, dtype=real).mul_(2).sub_(1).mul_(by).add_(1)
-        return t * factor.to(t.device)
+        return torch.rand(t.shape, generator=self.generator, dtype=real).mul_(2 * by).add_(1 - by).to(t.device)
+
+
+def _floats(t: Tensor) -> bool:
+    return (t.dtype.is_floating_point or t.dtype.is_complex) and t.numel() > 0 and t.layout == torch.strided
 
 
 def eps(dtype: torch.dtype) -> float:
@@ -124,15 +128,17 @@ def _terms(name: str, args: Any) -> float:
 
 
 def measure(
-    run: Callable[[], list[Tensor | None]],
+    run: Callable[[Any], list[Tensor | None]],
+    make: Callable[[], Any],
     recorded: list[tuple[str, torch.dtype]],
     dtype: torch.dtype,
     seed: int,
     runs: int = RUNS,
 ) -> list[list[Tensor | None]]:
-    """The results of `run` with its rounding errors drawn anew each time."""
+    """The results of `run` on what `make` gives, with rounding errors drawn anew each time."""
     found = []
     for i in range(runs):
+        given = make()
         with Noise(recorded, dtype, seed * RUNS + i):
-            found.append(run())
+            found.append(run(given))
     return found

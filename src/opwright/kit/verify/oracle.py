@@ -41,8 +41,9 @@ class Oracle:
 
     def __init__(self, run: Run, sample: Sample, seed: int = 0, extra_noise: Run | None = None) -> None:
         self._run, self._sample, self._seed, self._extra = run, sample, seed, extra_noise
+        given = copied(sample)
         with noise.Recorder() as recorder:
-            self.same = run(copied(sample))
+            self.same = run(given)
         """In the dtype at hand."""
         self.recorded, self.pointwise = recorder.seen, recorder.pointwise
         self._wide: Results | None = None
@@ -70,7 +71,7 @@ class Oracle:
                 recorded = self.recorded if run is self._run else []
                 sample = self._sample if self.wide is self.same else widened(self._sample)
                 try:
-                    found = noise.measure(partial(_anew, run, sample), recorded, dtype, self._seed)
+                    found = noise.measure(run, partial(copied, sample), recorded, dtype, self._seed)
                 except Exception:
                     continue  # noise led the reference astray; what it gave without remains
                 self._moved += [f for f in found if [_shape(t) for t in f] == [_shape(t) for t in self.same]]
@@ -112,6 +113,8 @@ class Oracle:
         if not bool(bad.any()):
             return
         loss = torch.zeros_like(exact.abs())
+        if not self.moved:
+            loss = 2 * (near - exact).abs().nan_to_num(nan=math.inf)
         for moved in self.moved:
             m = self._of(moved, i, exact)
             loss = torch.maximum(loss, (m - exact).abs().nan_to_num(nan=math.inf, posinf=math.inf))
@@ -181,10 +184,6 @@ def _smallest(dtype: torch.dtype) -> float:
 
 def _double(t: Tensor) -> Tensor:
     return t.to("cpu", torch.complex128 if t.dtype.is_complex else torch.float64)
-
-
-def _anew(run: Run, sample: Sample) -> Results:
-    return run(copied(sample))
 
 
 def _shape(t: Tensor | None) -> Any:
