@@ -31,7 +31,7 @@ Tensor second_wrong_backward_cpu(const Tensor& grad, const Tensor& x, const Want
 
 // The gradient of grad · 3x²: what grad and x are owed when `second` comes in.
 std::tuple<Tensor, Tensor> second_wrong_backward_backward_cpu(const Tensor& second, const Tensor& grad, const Tensor& x,
-                                                              const Wanted& wanted) {
+                                                              const Wanted&, const Wanted& wanted) {
     return {wants(wanted, 0) ? second_wrong_backward_cpu(second, x, {}) : Tensor(),
             wants(wanted, 1) ? each(
                                    [](auto zero) {

@@ -110,8 +110,8 @@ def conjugate_forgotten(x: Tensor, y: Tensor) -> Tensor:
 
 
 @ow.op(namespace="broken")
-def saved_after_use(x: Tensor) -> Tensor:
-    """√x; its gradient divides by the result, also where that is 0, and mends it with a 0."""
+def infinite_slope(x: Tensor) -> Tensor:
+    """√x; its gradient mends the division by a result of 0 with a 0."""
     return x.sqrt()
 
 
@@ -182,12 +182,12 @@ def _(x: Tensor, index: Tensor) -> Tensor:
 
 @index_gradient.backward.kernel("cpu", ow.Domain(dtypes=(*FLOATS, torch.int64), mixed=True))
 def _(grad: Tensor, x: Tensor, index: Tensor, wanted: Any = None) -> Any:
-    return torch.zeros_like(x).index_add_(0, index, grad), torch.zeros_like(index, dtype=grad.dtype)
+    return x.new_zeros(x.shape).index_add_(0, index, grad), torch.zeros_like(index, dtype=grad.dtype)
 
 
 # From here the mistakes are in formulas, which are used where a kernel ran.
 
-for _each in (detached_formula, number_gradient, saved_after_use, gradient_overwrites):
+for _each in (detached_formula, number_gradient, infinite_slope, gradient_overwrites):
     _each.kernel("cpu", ANY)(_each.reference)
 detached_formula.samples(one)
 gradient_overwrites.samples(one)
@@ -195,7 +195,7 @@ gradient_overwrites.samples(one)
 
 @detached_formula.gradient
 def _(grad: Tensor, x: Tensor) -> Tensor:
-    return grad * x.detach().exp()
+    return grad * x.detach().exp().conj()
 
 
 @number_gradient.samples
@@ -209,20 +209,20 @@ def _(grad: Tensor, x: Tensor, a: float) -> Any:
     return grad * a, (grad * x).sum()
 
 
-@saved_after_use.samples
+@infinite_slope.samples
 def _(make: ow.Maker) -> Iterator[Any]:
     yield make(5, low=0.5, high=2.0)
     yield torch.cat([make(3, low=0.5, high=2.0), make(1) * 0])
 
 
-@saved_after_use.gradient
+@infinite_slope.gradient
 def _(grad: Tensor, result: Tensor) -> Tensor:
-    return torch.where(result == 0, 0, grad / (2 * result))
+    return torch.where(result == 0, 0, grad / (2 * result.conj()))
 
 
 @gradient_overwrites.backward.kernel("cpu", ANY)
 def _(grad: Tensor, x: Tensor, wanted: Any = None) -> Tensor:
-    return grad.detach().mul_(2).clone()
+    return grad.detach().mul_(2) * 1
 
 
 @undefined_as_zeros.samples

@@ -1,8 +1,8 @@
-#include "../walk.h"
-
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+
+#include "../walk.h"
 
 // Pairs are what these write past the end: an odd number of floats leaves the allocator room for one more, so that the
 // mistake harms nobody outside the check.
@@ -22,17 +22,14 @@ static Tensor plus_one_by_pairs(const Tensor& x, const Tensor& out) {
     return out;
 }
 
-Tensor writes_past_output_cpu(const Tensor& x) {
-    return plus_one_by_pairs(x, empty(with_number(x), DType::Float));
-}
+Tensor writes_past_output_cpu(const Tensor& x) { return plus_one_by_pairs(x, empty(with_number(x), DType::Float)); }
 
 Tensor writes_past_aten_output_cpu(const Tensor& x) {
     const Layout like = with_number(x);
     const std::vector<int64_t> size(like.size, like.size + like.dim), stride(like.stride, like.stride + like.dim);
-    return plus_one_by_pairs(
-        x, call("aten::new_empty_strided", "", x, size, stride, std::optional<DType>(),
-                std::optional<torch::headeronly::Layout>(), std::optional<torch::stable::Device>(),
-                std::optional<bool>()));
+    return plus_one_by_pairs(x, call("aten::new_empty_strided", "", x, size, stride, std::optional<DType>(),
+                                     std::optional<torch::headeronly::Layout>(), std::optional<torch::stable::Device>(),
+                                     std::optional<bool>()));
 }
 
 Tensor writes_input_cpu(const Tensor& x) {

@@ -1,8 +1,7 @@
-#include "../walk.h"
-
 #include <cmath>
-#include <cstring>
 #include <limits>
+
+#include "../walk.h"
 
 // A number for each row of x, `reduce(row, length)`.
 template <class T, class R, class Reduce>
@@ -125,18 +124,16 @@ Tensor wider_result_cpu(const Tensor& x) {
     return plus_one(wide);
 }
 
-Tensor rounded_twice_cpu(const Tensor& x) {
-    const bool half = dtype(x) == DType::BFloat16;
-    return each(x, [half](auto v) {
-        auto third = v / 3;
-        if constexpr (std::is_same_v<decltype(v), float>) {
-            uint32_t bits;
-            std::memcpy(&bits, &third, sizeof bits);
-            // A NaN keeps the bit that makes it one.
-            if (half && third == third) bits &= 0xffff0000;
-            std::memcpy(&third, &bits, sizeof bits);
-        }
-        return third;
+Tensor half_overflow_cpu(const Tensor& x, const Tensor& y) {
+    const bool half = dtype(x) == DType::Half;
+    return compute(x, [&](auto zero) {
+        using C = decltype(zero);
+        return map(
+            [half](C a, C b) {
+                if (!half) return std::hypot(a, b);
+                return C(std::sqrt(float(Half(float(Half(float(a * a))) + float(Half(float(b * b)))))));
+            },
+            x, y);
     });
 }
 
@@ -180,6 +177,6 @@ OPWRIGHT_KERNEL(flushed, CPU, flushed_cpu);
 OPWRIGHT_KERNEL(doubles_as_floats, CPU, doubles_as_floats_cpu);
 OPWRIGHT_KERNEL(number_narrowed, CPU, number_narrowed_cpu);
 OPWRIGHT_KERNEL(wider_result, CPU, wider_result_cpu);
-OPWRIGHT_KERNEL(rounded_twice, CPU, rounded_twice_cpu);
+OPWRIGHT_KERNEL(half_overflow, CPU, half_overflow_cpu);
 OPWRIGHT_KERNEL(unstable_sort, CPU, unstable_sort_cpu);
 OPWRIGHT_KERNEL(truncated_division, CPU, truncated_division_cpu);

@@ -21,6 +21,7 @@ def shapes(make: ow.Maker) -> Iterator[Any]:
 def matrices(make: ow.Maker) -> Iterator[Any]:
     for shape in ((3, 4), (2, 3000), (2, 0)):
         yield make(*shape)
+    yield make(2, 2000, low=0.5, high=2.0)
 
 
 @ow.op(namespace="broken")
@@ -100,16 +101,17 @@ def wider_result(x: Tensor) -> Tensor:
 
 
 @ow.op(namespace="broken")
-def rounded_twice(x: Tensor) -> Tensor:
-    """x / 3; truncates to bfloat16 instead of rounding."""
-    return x / 3
+def half_overflow(x: Tensor, y: Tensor) -> Tensor:
+    """√(x² + y²); rounds the squares to float16, which ends at 65504."""
+    ow.require(x.shape == y.shape, "x and y must have one shape, got {x.shape} and {y.shape}")
+    return torch.hypot(x, y)
 
 
 @ow.op(namespace="broken", nondifferentiable=(0,))
 def unstable_sort(x: Tensor) -> Tensor:
     """The order that sorts each row; of equals the later comes first."""
     ow.require(x.dim() == 2, "x must have shape [n, k], got {x.shape}")
-    return x.sort(-1, stable=True).indices
+    return x.sort(dim=-1, stable=True).indices
 
 
 @ow.op(namespace="broken")
@@ -122,9 +124,8 @@ def truncated_division(x: Tensor, y: Tensor) -> Tensor:
 for _each in (quick_exp, swallowed_nan, infinite_ratio, lost_sign, flushed, doubles_as_floats):
     _each.samples(shapes)
     _each.kernel_file("cpu.cpp", ANY)
-for _each in (wider_result, rounded_twice):
-    _each.samples(shapes)
-    _each.kernel_file("cpu.cpp", ow.Domain(dtypes=(*FLOATS, torch.bfloat16)))
+wider_result.samples(shapes)
+wider_result.kernel_file("cpu.cpp", ow.Domain(dtypes=(*FLOATS, torch.bfloat16)))
 float_sum.samples(matrices)
 float_sum.kernel_file("cpu.cpp", ROWS)
 bfloat_sum.samples(matrices)
@@ -175,3 +176,12 @@ def _(make: ow.Maker) -> Iterator[Any]:
 
 
 truncated_division.kernel_file("cpu.cpp", ow.Domain(dtypes=(torch.int64,), layout="contiguous"))
+
+
+@half_overflow.samples
+def _(make: ow.Maker) -> Iterator[Any]:
+    yield make(5), make(5)
+    yield make(9, low=-900.0, high=900.0), make(9, low=-900.0, high=900.0)
+
+
+half_overflow.kernel_file("cpu.cpp", ow.Domain(dtypes=(*FLOATS, torch.float16), broadcast=True))

@@ -61,11 +61,10 @@ def reads_a_value(x: Tensor) -> Tensor:
 @ow.op(namespace="broken")
 def unmarked_(x: Tensor) -> Tensor:
     """x doubled in place, behind the back of autograd, which goes on to use what was saved of x."""
-    x.data.mul_(2)
-    return x
+    return x.mul_(2)
 
 
-@ow.op(namespace="broken")
+@ow.op(namespace="broken", compile="inline")
 def compiled_otherwise(x: Tensor) -> Tensor:
     """gelu(x); when compiled, an approximation of it."""
     return torch.nn.functional.gelu(x, approximate="tanh" if torch.compiler.is_compiling() else "none")
@@ -104,6 +103,11 @@ compiled_otherwise.kernel("cpu", ANY)(torch.nn.functional.gelu)
 @kernel_shape.kernel("cpu", ANY)
 def _(x: Tensor) -> Tensor:
     return x.sum(-1, keepdim=True)
+
+
+@unmarked_.kernel("cpu", ANY)
+def _(x: Tensor) -> None:
+    x.data.mul_(2)
 
 
 @dtype_changed.samples
@@ -167,9 +171,14 @@ def _without_graph(x: Tensor) -> Tensor:
         return x * 3
 
 
+def _unmarked(keyset: Any, x: Tensor) -> None:
+    unmarked_.overload.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, x)
+
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # PyTorch warns of what is done here, once a process
     BY_HAND.impl("batched_wrong", _batched, "FuncTorchDynamicLayerFrontMode", allow_override=True)
     BY_HAND.impl("autocast_dtype", _in_float, "AutocastCPU", allow_override=True)
+    BY_HAND.impl("unmarked_", _unmarked, "ADInplaceOrView", with_keyset=True, allow_override=True)
     BY_HAND.impl("graph_lost", _without_graph, "Autograd", allow_override=True)
     torch.library.register_fake("broken::fake_shape", _fake, lib=BY_HAND, allow_override=True)

@@ -31,9 +31,8 @@ Tensor offset_ignored_cpu(const Tensor& x) {
 }
 
 Tensor channels_last_ignored_cpu(const Tensor& x) {
-    return plus_one_from(x, [](auto* in, const Layout& from, int64_t i) {
-        return in + (from.channels_last() ? i : place(from, i));
-    });
+    return plus_one_from(
+        x, [](auto* in, const Layout& from, int64_t i) { return in + (from.channels_last() ? i : place(from, i)); });
 }
 
 Tensor misaligned_cpu(const Tensor& x) {

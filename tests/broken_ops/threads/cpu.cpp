@@ -1,8 +1,8 @@
-#include "../walk.h"
-
 #include <xmmintrin.h>
 
 #include <atomic>
+
+#include "../walk.h"
 
 Tensor race_total_cpu(const Tensor& x) {
     Layout scalar;
