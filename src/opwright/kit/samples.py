@@ -81,9 +81,7 @@ def samples_of_rung(below: Op[..., Any], above: Op[..., Any], make: Maker) -> li
     return [sample for sample in drawn if sample is not None]
 
 
-def rung_sample(
-    below: Op[..., Any], above: Op[..., Any], make: Callable[..., Tensor], sample: Sample
-) -> Sample | None:
+def rung_sample(below: Op[..., Any], above: Op[..., Any], make: Callable[..., Tensor], sample: Sample) -> Sample | None:
     """The sample of a rung that goes with a sample of the operator below it; None where that has no gradient."""
     rung = above.rung
     assert rung is not None

@@ -22,11 +22,13 @@ PROPERTIES = (
     "vmap",
     "autocast",
     "memory",
+    "rejects",
     "determinism",
     "threads",
     "order",
     "state",
     "leak",
+    "sanitize",
 )
 """The properties, in the order in which they are tried: what is cheap and tells most comes first."""
 

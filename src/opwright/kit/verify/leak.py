@@ -83,11 +83,11 @@ def _measure(call: Callable[[], object], watching: guard.Guard) -> tuple[int, in
     return watching.live - before, (_heap() or 0) - heap
 
 
+FIELDS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+
+
 class _Info(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
-    ]  # fmt: skip
+    _fields_ = [(name, ctypes.c_size_t) for name in FIELDS]  # noqa: RUF012
 
 
 def _heap() -> int | None:

@@ -1,4 +1,4 @@
-"""Nothing is written outside the results, nothing outside the arguments changes one, and no result is left unwritten."""
+"""Nothing is written outside the results, nothing outside the arguments changes one, all of a result is written."""
 
 from __future__ import annotations
 

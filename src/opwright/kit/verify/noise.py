@@ -22,12 +22,13 @@ RUNS = 8
 
 # Operations that move values without computing any.
 EXACT = {
-    "_to_copy", "alias", "set_", "resize_", "arange", "bernoulli", "cat", "clone", "constant_pad_nd", "copy", "copy_", "detach", "empty",
-    "empty_like", "empty_strided", "expand", "fill", "fill_", "flip", "full", "full_like", "gather", "index",
-    "index_select", "lift_fresh", "masked_fill", "masked_fill_", "maximum", "minimum", "neg", "new_empty",
-    "new_empty_strided", "new_full", "new_ones", "new_zeros", "ones", "ones_like", "rand", "randn", "roll",
-    "scalar_tensor", "select_backward", "slice_backward", "stack", "where", "zeros", "zeros_like", "abs", "relu",
-    "clamp", "clamp_min", "clamp_max", "amax", "amin", "max", "min", "sort", "topk", "sign", "conj_physical",
+    "_to_copy", "abs", "alias", "amax", "amin", "arange", "bernoulli", "cat", "clamp", "clamp_max", "clamp_min",
+    "clone", "conj_physical", "constant_pad_nd", "copy", "copy_", "detach", "empty", "empty_like", "empty_strided",
+    "expand", "fill", "fill_", "flip", "full", "full_like", "gather", "index", "index_select", "lift_fresh",
+    "masked_fill", "masked_fill_", "max", "maximum", "min", "minimum", "neg", "new_empty", "new_empty_strided",
+    "new_full", "new_ones", "new_zeros", "ones", "ones_like", "rand", "randn", "relu", "resize_", "roll",
+    "scalar_tensor", "select_backward", "set_", "sign", "slice_backward", "sort", "stack", "topk", "where",
+    "zeros", "zeros_like",
 }  # fmt: skip
 WITHIN = {"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot", "linear", "convolution"}
 """Operations that sum over a dimension which their result does not show."""
