@@ -103,8 +103,8 @@ class Oracle:
         if not (g.dtype.is_floating_point or g.dtype.is_complex):
             self._judge_exact(i, g, name)
             return
-        if torch.equal(g, same) and self.wide is self.same:
-            return
+        if torch.equal(g, same):
+            return  # it loses exactly what the reference loses
         value, near = _double(g), _double(same)
         exact = self._of(self.wide, i, near)
         floor = ULPS.get(g.dtype, 4.0) * noise.eps(g.dtype)

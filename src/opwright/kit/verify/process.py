@@ -89,7 +89,7 @@ class Worker:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed with the worker
         command = [sys.executable, "-m", "opwright.kit.verify.worker", str(theirs_in), str(theirs_out)]
         paths = os.pathsep.join(p for p in sys.path if p)
-        environment = {**os.environ, "PYTHONPATH": paths, "PYTHONFAULTHANDLER": "1", **self._environment}
+        environment = {**os.environ, "PYTHONPATH": paths, "OMP_WAIT_POLICY": "PASSIVE", **self._environment}
         self._process = subprocess.Popen(
             command, pass_fds=(theirs_in, theirs_out), stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said,
             env=environment,

@@ -12,6 +12,8 @@ import time
 import warnings
 from typing import Any
 
+import torch
+
 from opwright.kit.op import Op
 from opwright.kit.verify import properties
 from opwright.kit.verify.cases import Subject
@@ -62,4 +64,6 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 3000))
     os.dup2(2, 1)
+    # Properties that are about threads ask for more; for the others more would only be in each other's way.
+    torch.set_num_threads(1)
     serve(int(sys.argv[1]), int(sys.argv[2]))
