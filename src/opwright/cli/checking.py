@@ -45,7 +45,7 @@ def check(
             status.update(f"checking {op}: {name}, {cases} cases")
 
         report = run(
-            operators, device=device, seed=seed, thorough=thorough, only=only or (), case=case, sanitize=sanitize,
+            operators, device=device, seed=seed, thorough=thorough, only=only or (), case=case, sanitized=sanitize,
             progress=progress,
         )  # fmt: skip
     if case is not None and report.cases == 0:

@@ -61,4 +61,4 @@ def check(
     """
     from opwright.kit.verify.run import run
 
-    return run([op], device=device, seed=seed, thorough=thorough, only=only, case=case, sanitize=sanitize)
+    return run([op], device=device, seed=seed, thorough=thorough, only=only, case=case, sanitized=sanitize)

@@ -10,10 +10,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 from opwright.kit.op import Op
-from opwright.kit.verify.report import Failure
 from opwright.kit.verify.travel import ticket
 
 PATIENCE = 300.0
@@ -31,8 +31,8 @@ class Stranded(Exception):
 class Worker:
     """A process that checks operators, with everything that must be kept to start another in its place."""
 
-    def __init__(self, environment: dict[str, str] | None = None) -> None:
-        self._environment = environment or {}
+    def __init__(self, environment: Callable[[], dict[str, str]] | None = None) -> None:
+        self._environment = environment or dict
         self._process: subprocess.Popen[bytes] | None = None
         self._known: set[str] = set()
         self._rest = b""
@@ -89,7 +89,7 @@ class Worker:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed with the worker
         command = [sys.executable, "-m", "opwright.kit.verify.worker", str(theirs_in), str(theirs_out)]
         paths = os.pathsep.join(p for p in sys.path if p)
-        environment = {**os.environ, "PYTHONPATH": paths, "OMP_WAIT_POLICY": "PASSIVE", **self._environment}
+        environment = {**os.environ, "PYTHONPATH": paths, "OMP_WAIT_POLICY": "PASSIVE", **self._environment()}
         self._process = subprocess.Popen(
             command, pass_fds=(theirs_in, theirs_out), stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said,
             env=environment,
@@ -105,15 +105,11 @@ class Worker:
         for line in said.splitlines():
             if "ERROR: AddressSanitizer" in line or "runtime error:" in line:
                 return line.partition("ERROR: ")[2].partition(" on address")[0] or line.strip()
-        self._fields_cleared()
         if code < 0:
             with contextlib.suppress(ValueError):
                 return f"it crashed with {signal.Signals(-code).name}"
         last = next((line for line in reversed(said.splitlines()) if line.strip()), "")
         return f"the process ended with status {code}: {last[:200]}"
-
-    def _fields_cleared(self) -> None:
-        self._known = set()
 
     def stop(self) -> None:
         """End the worker."""
@@ -130,8 +126,3 @@ class Worker:
         self._said.close()
         self._process = None
         self._known = set()
-
-
-def failure_from(answer: dict[str, Any]) -> Failure:
-    """A failure as a worker tells it."""
-    return Failure(**answer)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from opwright.kit.define import LOADED
 from opwright.kit.op import Op
-from opwright.kit.verify import PROPERTIES, properties
+from opwright.kit.verify import PROPERTIES, properties, sanitize
 from opwright.kit.verify.cases import Subject
-from opwright.kit.verify.process import Gone, Stranded, Worker, failure_from
+from opwright.kit.verify.process import Gone, Stranded, Worker
 from opwright.kit.verify.report import Failure, Report, Result
 
 MOST_FAILURES = 3
@@ -42,7 +43,7 @@ def run(
     thorough: float | None = None,
     only: Sequence[str] = (),
     case: str | None = None,
-    sanitize: bool = False,
+    sanitized: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Check operators; with several, two at a time."""
@@ -52,7 +53,7 @@ def run(
     for op in operators:
         if not isinstance(op, Op):
             raise TypeError(f"check: its argument must be an operator, got {type(op).__name__}")
-    wanted = [p for p in PROPERTIES if (p in only if only else p != "sanitize" or sanitize)]
+    wanted = [p for p in PROPERTIES if (p in only if only else p != "sanitize" or sanitized)]
     for op in operators:
         _build(op)
     order = Order(device, seed, thorough, case, wanted, progress or (lambda op, name, cases: None))
@@ -90,31 +91,44 @@ class Order:
 
     def check(self, op: Op[..., Any]) -> list[Result]:
         """All results of one operator."""
-        start = time.monotonic()
-        wanted = [(i, rung, name) for i, rung in enumerate(rungs(op)) for name in self.wanted]
-        results = {(rung.name, name): self._one(op, i, rung, name, self.seed) for i, rung, name in wanted}
-        seed = self.seed
-        while self.thorough is not None and time.monotonic() - start < self.thorough:
-            seed += 1
-            for i, rung, name in wanted:
-                known = results[rung.name, name]
-                if name in ONCE or known.failures or known.cases == 0:
-                    continue
-                more = self._one(op, i, rung, name, seed)
-                known.cases += more.cases
-                known.failures += more.failures
-                known.seconds = round(known.seconds + more.seconds, 3)
-                if time.monotonic() - start >= self.thorough:
-                    break
+        with borrowed(False) as plain, borrowed(True) as sanitized:
+            one = One(self, op, {False: plain, True: sanitized})
+            start = time.monotonic()
+            wanted = [(i, rung, name) for i, rung in enumerate(rungs(op)) for name in self.wanted]
+            results = {(rung.name, name): one.check(i, rung, name, self.seed) for i, rung, name in wanted}
+            seed = self.seed
+            while self.thorough is not None and time.monotonic() - start < self.thorough:
+                seed += 1
+                for i, rung, name in wanted:
+                    known = results[rung.name, name]
+                    if name in ONCE or known.failures or known.cases == 0:
+                        continue
+                    more = one.check(i, rung, name, seed)
+                    known.cases += more.cases
+                    known.failures += more.failures
+                    known.seconds = round(known.seconds + more.seconds, 3)
+                    if time.monotonic() - start >= self.thorough:
+                        break
+            if any(r.failures for r in results.values()):
+                plain.stop()  # whatever the operator did to its process, it did to itself alone
+                sanitized.stop()
         return list(results.values())
 
-    def _one(self, op: Op[..., Any], index: int, rung: Op[..., Any], name: str, seed: int) -> Result:
+
+class One:
+    """The check of one operator, with the processes that it runs in: a plain one, and one with sanitizers."""
+
+    def __init__(self, order: Order, op: Op[..., Any], workers: dict[bool, Worker]) -> None:
+        self.order, self.op, self.workers = order, op, workers
+
+    def check(self, index: int, rung: Op[..., Any], name: str, seed: int) -> Result:
+        """One property of one rung."""
         result = Result(rung.name, name)
         start = time.perf_counter()
-        worker = _worker(name)
+        worker = self.workers[name == "sanitize"]
         try:
-            worker.define(op)
-            self._in_worker(worker, op, index, result, seed)
+            worker.define(self.op)
+            self._in_worker(worker, index, result, seed)
         except Stranded as e:
             if name in APART:
                 result.skipped = f"it needs a process of its own: {e}"
@@ -124,15 +138,15 @@ class Order:
             result.skipped = "no case applies"
         result.seconds = round(time.perf_counter() - start, 3)
         for failure in result.failures:
-            failure.replay = f"{_command(op)} {failure.replay}" + _flags(self.device, name)
+            failure.replay = f"{_command(self.op)} {failure.replay}{_flags(self.order.device, name)}"
         return result
 
     def _here(self, rung: Op[..., Any], result: Result, seed: int) -> None:
         """In this process, for operators that cannot leave it."""
-        subject = Subject(rung, self.device, seed, self.thorough is not None)
+        subject = Subject(rung, self.order.device, seed, self.order.thorough is not None)
         result.skipped, cases = properties.cases_of(subject, result.property)
         for case in cases:
-            if not properties.chosen(subject, case, self.case):
+            if not properties.chosen(subject, case, self.order.case):
                 continue
             self._count(result, properties.attempt(subject, result.property, case))
             if len(result.failures) >= MOST_FAILURES:
@@ -143,16 +157,17 @@ class Order:
             result.cases += 1
         if isinstance(outcome, Failure):
             result.failures.append(outcome)
-        self.progress(result.op, result.property, result.cases)
+        self.order.progress(result.op, result.property, result.cases)
 
-    def _in_worker(self, worker: Worker, op: Op[..., Any], index: int, result: Result, seed: int) -> None:
+    def _in_worker(self, worker: Worker, index: int, result: Result, seed: int) -> None:
         done: list[str] = []
-        while True:
+        while len(result.failures) < MOST_FAILURES:
             current: dict[str, Any] = {}
             try:
                 answer = worker.ask(
-                    home=op.home.qualname, rung=index, property=result.property, device=self.device, seed=seed,
-                    thorough=self.thorough is not None, case=self.case, done=done,
+                    home=self.op.home.qualname, rung=index, property=result.property, device=self.order.device,
+                    seed=seed, thorough=self.order.thorough is not None, case=self.order.case, done=done,
+                    most=MOST_FAILURES - len(result.failures),
                 )  # fmt: skip
                 while "end" not in answer:
                     if "error" in answer:
@@ -162,10 +177,7 @@ class Order:
                         done.append(answer["case"])
                     else:
                         told = answer["failure"]
-                        self._count(result, failure_from(told) if told else (True if answer["counted"] else None))
-                        if len(result.failures) >= MOST_FAILURES:
-                            worker.stop()
-                            return
+                        self._count(result, Failure(**told) if told else (True if answer["counted"] else None))
                     answer = worker.listen()
                 result.skipped = answer["skipped"]
                 return
@@ -173,9 +185,7 @@ class Order:
                 if not current:
                     raise RuntimeError(f"{result.op}: the check itself failed at {result.property}: {e}") from None
                 self._count(result, _crash(result, current, str(e), seed))
-                if len(result.failures) >= MOST_FAILURES:
-                    return
-                worker.define(op)
+                worker.define(self.op)
 
 
 def _crash(result: Result, case: dict[str, Any], message: str, seed: int) -> Failure:
@@ -204,23 +214,27 @@ def _flags(device: str, name: str) -> str:
     return (f" --device {device}" if device != "cpu" else "") + (" --sanitize" if name == "sanitize" else "")
 
 
-_workers: dict[tuple[int, bool], Worker] = {}
+_idle: dict[bool, list[Worker]] = {False: [], True: []}
 _lock = threading.Lock()
 
 
-def _worker(name: str) -> Worker:
-    """This thread's worker; the sanitizers have one of their own."""
-    from opwright.kit.verify import sanitize
-
-    apart = name == "sanitize"
-    key = (threading.get_ident(), apart)
+@contextlib.contextmanager
+def borrowed(sanitized: bool) -> Iterator[Worker]:
+    """A worker for one operator at a time; it starts when it is first asked something, and is kept for the next."""
     with _lock:
-        if key not in _workers:
-            _workers[key] = Worker(sanitize.environment() if apart else None)
-        return _workers[key]
+        worker = _idle[sanitized].pop() if _idle[sanitized] else None
+    if worker is None:
+        worker = Worker(sanitize.environment if sanitized else None)
+    try:
+        yield worker
+    except BaseException:
+        worker.stop()
+        raise
+    with _lock:
+        _idle[sanitized].append(worker)
 
 
 @atexit.register
 def _stop() -> None:
-    for worker in _workers.values():
+    for worker in (*_idle[False], *_idle[True]):
         worker.stop()

@@ -35,7 +35,7 @@ def ticket(op: Op[..., Any]) -> Ticket:
 
 
 def _kernels(op: Op[..., Any]) -> list[int]:
-    return [len(rung.kernels) for rung in op.ladder]
+    return [len(rung.kernels) for rung in op.ladder if rung.kernels]
 
 
 def arrive(given: Ticket) -> Op[..., Any]:

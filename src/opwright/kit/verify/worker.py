@@ -51,12 +51,16 @@ def _run(home: Op[..., Any], request: dict[str, Any], say: Any) -> None:
     done = set(request["done"])
     start = time.perf_counter()
     skipped, cases = properties.cases_of(subject, request["property"])
+    failures = 0
     for case in cases:
         if case.id in done or not properties.chosen(subject, case, request["case"]):
             continue
         say(case=case.id, dtype=str(case.dtype).removeprefix("torch."), layout=case.layout, sample=case.sample)
         outcome = properties.attempt(subject, request["property"], case)
         say(failure=vars(outcome) if isinstance(outcome, Failure) else None, counted=outcome is not None)
+        failures += isinstance(outcome, Failure)
+        if failures >= request["most"]:
+            break
     say(end=True, skipped=skipped, seconds=time.perf_counter() - start)
 
 
