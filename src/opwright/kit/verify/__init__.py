@@ -42,6 +42,7 @@ def check(
     thorough: float | None = None,
     only: Sequence[str] = (),
     case: str | None = None,
+    rung: str | None = None,
     sanitize: bool = False,
 ) -> Report:
     """Prove an operator and its gradients against its reference.
@@ -53,6 +54,7 @@ def check(
         thorough: seconds to go on for, with further seeds and slower properties.
         only: names of the properties to check; all of them by default.
         case: the one case to run, as a failure names it.
+        rung: the one rung to check, by its name, such as `cube_backward`.
         sanitize: also under builds with AddressSanitizer and UndefinedBehaviorSanitizer.
 
     >>> import opwright as ow
@@ -61,4 +63,4 @@ def check(
     """
     from opwright.kit.verify.run import run
 
-    return run([op], device=device, seed=seed, thorough=thorough, only=only, case=case, sanitized=sanitize)
+    return run([op], device=device, seed=seed, thorough=thorough, only=only, case=case, rung=rung, sanitized=sanitize)

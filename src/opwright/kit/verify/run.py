@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any
 
 from opwright.kit.define import LOADED
 from opwright.kit.op import Op
 from opwright.kit.verify import PROPERTIES, properties, sanitize
 from opwright.kit.verify.cases import Subject
+from opwright.kit.verify.nursery import Nursery
 from opwright.kit.verify.process import Gone, Stranded, Worker
 from opwright.kit.verify.report import Failure, Report, Result
 
@@ -43,6 +45,7 @@ def run(
     thorough: float | None = None,
     only: Sequence[str] = (),
     case: str | None = None,
+    rung: str | None = None,
     sanitized: bool = False,
     progress: Progress | None = None,
 ) -> Report:
@@ -56,7 +59,7 @@ def run(
     wanted = [p for p in PROPERTIES if (p in only if only else p != "sanitize" or sanitized)]
     for op in operators:
         _build(op)
-    order = Order(device, seed, thorough, case, wanted, progress or (lambda op, name, cases: None))
+    order = Order(device, seed, thorough, case, rung, wanted, progress or (lambda op, name, cases: None))
     if len(operators) > 1 and _cores() > 1:
         with ThreadPoolExecutor(2) as pool:
             found = list(pool.map(order.check, operators))
@@ -84,17 +87,25 @@ class Order:
     """What is asked of every operator in one check."""
 
     def __init__(
-        self, device: str, seed: int, thorough: float | None, case: str | None, wanted: list[str], progress: Progress
+        self,
+        device: str,
+        seed: int,
+        thorough: float | None,
+        case: str | None,
+        rung: str | None,
+        wanted: list[str],
+        progress: Progress,
     ) -> None:
-        self.device, self.seed, self.thorough, self.case, self.wanted = device, seed, thorough, case, wanted
-        self.progress = progress
+        self.device, self.seed, self.thorough, self.case, self.rung = device, seed, thorough, case, rung
+        self.wanted, self.progress = wanted, progress
 
     def check(self, op: Op[..., Any]) -> list[Result]:
         """All results of one operator."""
         with borrowed(False) as plain, borrowed(True) as sanitized:
             one = One(self, op, {False: plain, True: sanitized})
             start = time.monotonic()
-            wanted = [(i, rung, name) for i, rung in enumerate(rungs(op)) for name in self.wanted]
+            ladder = [(i, rung) for i, rung in enumerate(rungs(op)) if self.rung in (None, rung.name)]
+            wanted = [(i, rung, name) for i, rung in ladder for name in self.wanted]
             results = {(rung.name, name): one.check(i, rung, name, self.seed) for i, rung, name in wanted}
             seed = self.seed
             while self.thorough is not None and time.monotonic() - start < self.thorough:
@@ -224,7 +235,7 @@ def borrowed(sanitized: bool) -> Iterator[Worker]:
     with _lock:
         worker = _idle[sanitized].pop() if _idle[sanitized] else None
     if worker is None:
-        worker = Worker(sanitize.environment if sanitized else None)
+        worker = Worker(_nursery(sanitized))
     try:
         yield worker
     except BaseException:
@@ -232,6 +243,13 @@ def borrowed(sanitized: bool) -> Iterator[Worker]:
         raise
     with _lock:
         _idle[sanitized].append(worker)
+
+
+@lru_cache
+def _nursery(sanitized: bool) -> Nursery:
+    nursery = Nursery(sanitize.environment() if sanitized else {})
+    atexit.register(nursery.stop)
+    return nursery
 
 
 @atexit.register

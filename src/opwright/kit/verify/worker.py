@@ -6,13 +6,8 @@ It takes requests and gives answers as lines of JSON, over two pipes of its own:
 from __future__ import annotations
 
 import json
-import os
-import sys
 import time
-import warnings
 from typing import Any
-
-import torch
 
 from opwright.kit.op import Op
 from opwright.kit.verify import properties
@@ -62,12 +57,3 @@ def _run(home: Op[..., Any], request: dict[str, Any], say: Any) -> None:
         if failures >= request["most"]:
             break
     say(end=True, skipped=skipped, seconds=time.perf_counter() - start)
-
-
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), 3000))
-    os.dup2(2, 1)
-    # Properties that are about threads ask for more; for the others more would only be in each other's way.
-    torch.set_num_threads(1)
-    serve(int(sys.argv[1]), int(sys.argv[2]))
