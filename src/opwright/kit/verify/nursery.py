@@ -14,6 +14,9 @@ import tempfile
 import threading
 import warnings
 
+INSIDE = "OPWRIGHT_INSIDE_CHECK"
+"""Set in the check's own processes, which must not start checks of their own."""
+
 
 class Nursery:
     """The parent's side: starts the process when it is first needed."""
@@ -52,7 +55,13 @@ class Nursery:
         ours, theirs = socket.socketpair()
         self._socket, self._log = ours, tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the process
         paths = os.pathsep.join(p for p in sys.path if p)
-        environment = {**os.environ, "PYTHONPATH": paths, "OMP_WAIT_POLICY": "PASSIVE", **self._environment}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": paths,
+            "OMP_WAIT_POLICY": "PASSIVE",
+            INSIDE: "1",
+            **self._environment,
+        }
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "opwright.kit.verify.nursery", str(theirs.fileno())],

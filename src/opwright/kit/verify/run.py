@@ -12,11 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
-from opwright.kit.define import LOADED
 from opwright.kit.op import Op
 from opwright.kit.verify import PROPERTIES, properties, sanitize
 from opwright.kit.verify.cases import Subject
-from opwright.kit.verify.nursery import Nursery
+from opwright.kit.verify.nursery import INSIDE, Nursery
 from opwright.kit.verify.process import Gone, Stranded, Worker
 from opwright.kit.verify.report import Failure, Report, Result
 
@@ -50,6 +49,8 @@ def run(
     progress: Progress | None = None,
 ) -> Report:
     """Check operators; with several, two at a time."""
+    if os.environ.get(INSIDE):
+        raise RuntimeError("check: it was called by a file that is itself loaded for a check; call it in another file")
     for name in only:
         if name not in PROPERTIES:
             raise ValueError(f"there is no property {name!r}; the properties are {', '.join(PROPERTIES)}")
@@ -149,7 +150,7 @@ class One:
             result.skipped = "no case applies"
         result.seconds = round(time.perf_counter() - start, 3)
         for failure in result.failures:
-            failure.replay = f"{_command(self.op)} {failure.replay}{_flags(self.order.device, name)}"
+            failure.replay = _replay(self.op, failure.replay, self.order.device)
         return result
 
     def _here(self, rung: Op[..., Any], result: Result, seed: int) -> None:
@@ -211,18 +212,18 @@ def _crash(result: Result, case: dict[str, Any], message: str, seed: int) -> Fai
     )
 
 
-def _command(op: Op[..., Any]) -> str:
-    """The words that name the operator to `opwright check`."""
+def _replay(op: Op[..., Any], failure: str, device: str) -> str:
+    """What to type so that exactly this case runs again."""
     home = op.home
     if home.__module__.startswith("opwright."):
-        return f"opwright check {home.name}"
-    if home.file is not None and (home.__module__.startswith(f"{LOADED}.") or os.path.isfile(home.file)):
-        return f"opwright check {os.path.relpath(home.file)}"
-    return "opwright check PATH"
-
-
-def _flags(device: str, name: str) -> str:
-    return (f" --device {device}" if device != "cpu" else "") + (" --sanitize" if name == "sanitize" else "")
+        what = home.name
+    elif home.__module__ != "__main__" and home.file is not None and os.path.isfile(home.file):
+        what = os.path.relpath(home.file)
+    else:
+        _, only, _, case, _, seed = failure.split()
+        return f'ow.check({home.name}, only=["{only}"], case="{case}", seed={seed})'
+    flags = f" --device {device}" if device != "cpu" else ""
+    return f"opwright check {what} {failure}{flags}"
 
 
 _idle: dict[bool, list[Worker]] = {False: [], True: []}
