@@ -3,9 +3,9 @@
     python benchmarks/check.py [--json FILE] [OP …]
 
 The same samples go to `ow.check` and to torch.library.opcheck, torch.autograd.gradcheck and gradgradcheck: in the
-dtypes that the kernels claim, and in every layout. Each operator is tried in a process of its own; that it ends its process
-counts as caught. A tool catches an operator where it rejects a call and accepts the same call of the operator without
-its kernels and formulas.
+dtypes that the kernels claim, and in every layout. Each operator is tried in a process of its own; that it ends its
+process counts as caught. A tool catches an operator where it rejects a call and accepts the same call of the operator
+without its kernels and formulas.
 """
 
 from __future__ import annotations
