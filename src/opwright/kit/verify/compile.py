@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -38,16 +38,19 @@ def check(subject: Subject, case: Case) -> None:
     oracle = accepted(lambda: Oracle(reference_of(op), sample, subject.seed))
     backend, _, dynamic = case.extra.partition("-")
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return op(*args, **kwargs)
+    def compiled_of(function: Callable[..., Any]) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
 
-    torch._dynamo.reset()
-    compiled: Any = torch.compile(call, fullgraph=True, backend=backend, dynamic=True if dynamic else None)
+        torch._dynamo.reset()
+        return torch.compile(call, fullgraph=True, backend=backend, dynamic=True if dynamic else None)
+
+    compiled = compiled_of(op)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             got = results_of(op, compiled, copied(sample))
-            oracle.judge(got, "compiled result")
+            oracle.judge(got, "compiled result", lambda: results_of(op, compiled_of(op.reference), copied(sample)))
             _gradients(subject, sample, compiled)
     except Finding:
         raise

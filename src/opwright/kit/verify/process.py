@@ -33,6 +33,7 @@ class Worker:
         self._nursery = nursery
         self._pid: int | None = None
         self._known: set[str] = set()
+        self._rest = b""
 
     def define(self, op: Op[..., Any]) -> None:
         """Let the worker define an operator, once."""
