@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import opwright as ow
 from tests.broken_ops import BROKEN, FOLDER, Broken
+from tests.broken_ops.table import PAGE, RESULTS, insert, table
 
 VALUES = ("forward", "special", "gradients", "gradcheck", "undefined", "fake")
 """The properties that a seed decides about."""
@@ -42,3 +45,11 @@ def test_every_broken_operator_is_listed() -> None:
     assert len(BROKEN) >= 40
     assert len({b.mistake for b in BROKEN}) == len(BROKEN)
     assert all(b.says for b in BROKEN)
+
+
+def test_the_documentation_shows_them_as_measured() -> None:
+    measured = json.loads(RESULTS.read_text(encoding="utf-8"))
+    page = PAGE.read_text(encoding="utf-8")
+    assert insert(page, table(measured)) == page, "run python -m tests.broken_ops.table"
+    assert {row["op"] for row in measured["rows"]} == {b.name for b in BROKEN}, "run python benchmarks/check.py"
+    assert measured["caught"]["check"] == len(BROKEN)
