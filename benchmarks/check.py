@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
-import subprocess
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,11 +32,11 @@ from see_through import heading
 import opwright as ow
 from opwright.kit.samples import Sample
 from opwright.kit.verify.cases import Subject
+from opwright.kit.verify.layouts import PLAIN
 from opwright.kit.verify.report import NotApplicable
 from tests.broken_ops import BROKEN, Broken
 
 Tool = Callable[[ow.Op[..., Any], Sample, bool], None]
-PLAIN = ("plain", "contiguous")
 
 
 def opcheck(op: ow.Op[..., Any], sample: Sample, plain: bool) -> None:
@@ -54,6 +55,8 @@ def gradgradcheck(op: ow.Op[..., Any], sample: Sample, plain: bool) -> None:
     _differences(torch.autograd.gradgradcheck, op, sample)
 
 
+SMALL = 64
+"""Up to so many elements every one is moved by itself; beyond, PyTorch's fast mode moves them together."""
 TOOLS: dict[str, Tool] = {"opcheck": opcheck, "gradcheck": gradcheck, "gradgradcheck": gradgradcheck}
 
 
@@ -83,16 +86,18 @@ def _differences(tool: Callable[..., Any], op: ow.Op[..., Any], sample: Sample) 
 
     if not any(o.requires_grad for o in call(*flat)):
         raise AssertionError("no result of it has a gradient")
-    tool(call, tuple(flat), check_undefined_grad=tool is torch.autograd.gradcheck)
+    small = sum(t.numel() for t in flat) <= SMALL
+    tool(call, tuple(flat), fast_mode=not small, check_undefined_grad=tool is torch.autograd.gradcheck)
 
 
-def samples(op: ow.Op[..., Any]) -> Iterator[tuple[Any, Sample, bool]]:
-    """The author's samples as our own check draws them, in the kernels' dtypes and in every layout."""
+def samples(op: ow.Op[..., Any]) -> Iterator[tuple[Sample, bool]]:
+    """The author's samples as our own check draws them, in the kernels' dtypes and in every layout; and whether it is
+    a plain one in the operator's main dtype."""
     subject = Subject(op)
     for case in subject.cases():
         if not case.variant and case.dtype in (subject.fast_dtypes or subject.dtypes):
             try:
-                yield case, subject.draw(case), case.layout in PLAIN
+                yield subject.draw(case), case.layout == PLAIN and case.dtype == subject.main
             except NotApplicable:
                 continue
 
@@ -110,56 +115,75 @@ def rejected(tool: Tool, op: ow.Op[..., Any], sample: Sample, plain: bool) -> st
     return None
 
 
-def try_tools(broken: Broken) -> None:
-    """Print a line of JSON before each tool, so that it is known which one a crash belongs to, and one for each."""
+def try_tools(broken: Broken, say: Callable[..., None]) -> None:
+    """Say before each tool that it begins, so that it is known whom a crash belongs to, and after it what it found."""
     op = broken.op
     right = twin(op)
     for name, tool in TOOLS.items():
-        print(json.dumps({"tool": name}), flush=True)
+        say(tool=name)
         tried = 0
-        for tried, (case, sample, plain) in enumerate(samples(op), 1):
+        for sample, plain in samples(op):
+            tried += 1
             said = rejected(tool, op, sample, plain)
             if said is not None and rejected(tool, right, sample, plain) is None:
-                print(json.dumps({"tool": name, "cases": tried, "said": said, "case": case.id}), flush=True)
+                say(tool=name, cases=tried, said=said)
                 break
         else:
-            print(json.dumps({"tool": name, "cases": tried, "said": None}), flush=True)
+            say(tool=name, cases=tried, said=None)
 
 
-def measure(broken: Broken) -> dict[str, Any]:
-    """A row: what the check says about an operator, and what each of PyTorch's tools does."""
-    ours = ow.check(broken.op, only=[broken.property]).failures
-    row: dict[str, Any] = {"op": broken.name, "theme": broken.theme, "property": broken.property}
-    row["check"] = next((f.message for f in ours if broken.says in f.message), None)
-    command = [sys.executable, __file__, "--only-tools", broken.name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    row |= dict.fromkeys(TOOLS) | {a["tool"]: a["said"] for a in answers if "said" in a}
-    if done.returncode < 0 and answers:
-        row[answers[-1]["tool"]] = f"it crashed with {signal.Signals(-done.returncode).name}"
-    elif done.returncode:
-        raise RuntimeError(f"{broken.name}: {done.stderr[-2000:]}")
-    row["cases"] = max((a.get("cases", 0) for a in answers), default=0)
-    return row
+def tools_on(broken: Broken) -> dict[str, Any]:
+    """What each of PyTorch's tools says about an operator, in a process that it may end."""
+    incoming, outgoing = os.pipe()
+    child = os.fork()  # of a process that has imported everything and run nothing
+    if child == 0:
+        status = 1
+        try:
+            with open(outgoing, "w", encoding="utf-8") as out:
+                try_tools(broken, lambda **answer: print(json.dumps(answer), file=out, flush=True))
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        os._exit(status)
+    os.close(outgoing)
+    with open(incoming, encoding="utf-8") as answers:
+        told = [json.loads(line) for line in answers]
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    row: dict[str, Any] = dict.fromkeys(TOOLS) | {a["tool"]: a["said"] for a in told if "said" in a}
+    if code < 0 and told:
+        row[told[-1]["tool"]] = f"it crashed with {signal.Signals(-code).name}"
+    elif code:
+        raise RuntimeError(f"{broken.name}: the tools could not be tried on it")
+    return {**row, "cases": max((a.get("cases", 0) for a in told), default=0)}
+
+
+def check_on(broken: Broken) -> str | None:
+    """The sentence in which our own check rejects an operator."""
+    failures = ow.check(broken.op, only=[broken.property]).failures
+    return next((f.message for f in failures if broken.says in f.message), None)
+
+
+def progress(wanted: list[Broken], what: str) -> Iterator[Broken]:
+    for i, broken in enumerate(wanted, 1):
+        print(f"{what}: {i} of {len(wanted)}, {broken.name}", file=sys.stderr, flush=True)
+        yield broken
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--only-tools", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("ops", nargs="*")
     chosen = parser.parse_args()
     wanted = [b for b in BROKEN if not chosen.ops or b.name in chosen.ops]
     warnings.simplefilter("ignore")
-    if chosen.only_tools:
-        for broken in wanted:
-            try_tools(broken)
-        return
     rows = []
-    for broken in wanted:
-        rows.append(measure(broken))
-        marks = "  ".join(f"{name} {'yes' if rows[-1][name] else ' - '}" for name in ("check", *TOOLS))
-        print(f"{broken.name:26} {marks}", flush=True)
+    tools = [tools_on(broken) for broken in progress(wanted, "PyTorch's tools")]  # before this process runs anything
+    for broken, told in zip(progress(wanted, "the check"), tools, strict=True):
+        known = {"op": broken.name, "theme": broken.theme, "property": broken.property}
+        rows.append({**known, "check": check_on(broken), **told})
+    for row in rows:
+        marks = "  ".join(f"{name} {'yes' if row[name] else ' - '}" for name in ("check", *TOOLS))
+        print(f"{row['op']:26} {marks}")
     found = {"operators": len(rows), "check": sum(r["check"] is not None for r in rows)}
     found |= {name: sum(r[name] is not None for r in rows) for name in TOOLS}
     found["pytorch"] = sum(any(r[name] is not None for name in TOOLS) for r in rows)

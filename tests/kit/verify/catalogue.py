@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from tests.broken_ops import BROKEN
 
@@ -14,18 +15,34 @@ ROOT = Path(__file__).parent.parent.parent.parent
 PAGE = ROOT / "docs" / "checking.md"
 MEASURED = ROOT / "benchmarks" / "results" / "check.json"
 BEGIN, END = "<!-- broken operators -->\n", "<!-- end -->"
+TOOLS = ("opcheck", "gradcheck", "gradgradcheck")
+
+
+def measured() -> dict[str, Any]:
+    """What `python benchmarks/check.py --json` stored."""
+    found: dict[str, Any] = json.loads(MEASURED.read_text(encoding="utf-8"))
+    return found
 
 
 def table() -> str:
-    """The table, made from the tests and, where it was measured, from what PyTorch's own tools catch."""
-    lines = ["| operator | its mistake | caught by |", "|---|---|---|"]
-    lines += [f"| {b.theme}/{b.name} | {b.mistake} | `{b.property}` |" for b in BROKEN]
-    said = f"{len(BROKEN)} operators; the check rejects all of them."
-    if MEASURED.is_file():
-        caught = json.loads(MEASURED.read_text(encoding="utf-8"))["caught"]
-        shown = ", ".join(f"{tool} {count}" for tool, count in caught.items())
-        said = f"{len(BROKEN)} operators. Caught, on the same samples: {shown} (`python benchmarks/check.py`)."
-    return "\n".join([said, "", *lines, ""])
+    """The table, made from the tests and from what the check and PyTorch's own tools were seen to catch."""
+    results = measured()
+    caught, versions = results["caught"], results["versions"]
+    rows = {row["op"]: row for row in results["rows"]}
+    lines = [
+        f"Of {caught['operators']} operators the check rejects {caught['check']}. On the same samples",
+        f"torch.library.opcheck rejects {caught['opcheck']}, torch.autograd.gradcheck {caught['gradcheck']}, "
+        f"gradgradcheck {caught['gradgradcheck']}, and the three together {caught['pytorch']}.",
+        f"(torch {versions['torch']}, Python {versions['python']}, {results['machine']['cpu']}, {results['date']};",
+        "`python benchmarks/check.py` measures it again.)",
+        "",
+        "| operator | its mistake | caught by | PyTorch's tools |",
+        "|---|---|---|---|",
+    ]
+    for b in BROKEN:
+        others = [name for name in TOOLS if rows.get(b.name, {}).get(name)]
+        lines.append(f"| {b.theme}/{b.name} | {b.mistake} | `{b.property}` | {', '.join(others) or '–'} |")
+    return "\n".join([*lines, ""])
 
 
 def page() -> str:
