@@ -122,8 +122,7 @@ def try_tools(broken: Broken, say: Callable[..., None]) -> None:
     for name, tool in TOOLS.items():
         say(tool=name)
         tried = 0
-        for sample, plain in samples(op):
-            tried += 1
+        for tried, (sample, plain) in enumerate(samples(op), 1):
             said = rejected(tool, op, sample, plain)
             if said is not None and rejected(tool, right, sample, plain) is None:
                 say(tool=name, cases=tried, said=said)

@@ -138,13 +138,7 @@ BROKEN = [
     Broken("memory", "stale_cache", "state", "in the next of several calls", "keeps a result from an earlier call"),
     Broken("memory", "keeps_input", "leak", "of its arguments or results alive", "keeps an input alive"),
     Broken("memory", "leaks", "leak", "memory is not given back", "allocates at each call and frees nothing"),
-    Broken(
-        "threads",
-        "race_total",
-        "order",
-        "two chunks of a parallel loop write one variable",
-        "threads add to one total without asking each other",
-    ),
+    Broken("threads", "race_total", "order", "parallel loop", "threads add to one total without asking each other"),
     Broken("threads", "race_edge", "order", "chunks in another order", "a thread writes its neighbour's element"),
     Broken(
         "threads", "carry_lost", "order", "chunks in another order", "right only where one thread does all the work"
