@@ -15,8 +15,10 @@ from rich.table import Table
 import opwright as ow
 from opwright.kit import native, register
 from opwright.kit.build import cache as build_cache
+from opwright.kit.build import compile
 from opwright.kit.build.compile import write_compile_commands
 from opwright.kit.build.library import Library
+from opwright.kit.verify import guard
 
 console = Console(stderr=True)
 
@@ -72,6 +74,7 @@ def build(
     for library in track([None, *libraries], description="building", console=console, transient=True):
         if library is None:
             native.build(force)
+            compile.build(guard.plan(), force)
         else:
             library.load(again=True, force=force)
     failed = [f"{library.file}: {library.trouble}" for library in libraries if library.trouble]

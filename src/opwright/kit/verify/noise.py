@@ -20,6 +20,12 @@ from opwright.kit.values import tensors
 RUNS = 8
 """Enough that no element's errors cancel in all of them: with uniform errors once in 10¹⁰ elements."""
 
+
+def _names(text: str) -> frozenset[str]:
+    """Names of PyTorch's functions; as one text, since operators of this library may be called the same."""
+    return frozenset(text.split())
+
+
 # Operations that move values without computing any.
 EXACT = {
     "_to_copy", "abs", "alias", "amax", "amin", "arange", "bernoulli", "cat", "clamp", "clamp_max", "clamp_min",
@@ -30,18 +36,23 @@ EXACT = {
     "scalar_tensor", "select_backward", "set_", "sign", "slice_backward", "sort", "stack", "topk", "where",
     "zeros", "zeros_like",
 }  # fmt: skip
-WITHIN = {"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot", "linear", "convolution"}
+WITHIN = _names(
+    """
+    addmm addmv baddbmm bmm convolution dot linear mm mv vdot
+    """
+)
 """Operations that sum over a dimension which their result does not show."""
 
 
 # Functions of numbers that a library computes to a unit or two in the last place. Inside others (gelu, a backward
 # formula) terms may cancel, which shows when their arguments are moved.
-ATOMIC = {
-    "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "cos", "cosh", "div", "erf", "erfc",
-    "exp", "exp2", "expm1", "floor", "floor_divide", "fmod", "frac", "hypot", "log", "log10", "log1p", "log2",
-    "mul", "pow", "reciprocal", "remainder", "round", "rsqrt", "rsub", "sigmoid", "sin", "sinh", "sqrt", "square",
-    "sub", "tan", "tanh", "trunc",
-}  # fmt: skip
+ATOMIC = _names(
+    """
+    acos acosh add asin asinh atan atan2 atanh ceil cos cosh div erf erfc exp exp2 expm1 floor floor_divide fmod
+    frac hypot log log10 log1p log2 mul pow reciprocal remainder round rsqrt rsub sigmoid sin sinh sqrt square sub
+    tan tanh trunc
+    """
+)
 
 
 def rounds(func: Any) -> bool:
