@@ -249,7 +249,7 @@ peeks.kernel_file("cpu.cpp", ow.Domain(dtypes=(torch.float32,), layout="contiguo
 
 Tensor peeks_cpu(const Tensor& x) {
     const float* in = data<const float>(x);
-    volatile float beyond = in[x.numel()];
+    volatile float beyond = x.numel() ? in[x.numel()] : 0;
     return map([zero = beyond * 0 == 1 ? 1.0f : 0.0f](float v) { return v + 1 + zero; }, x);
 }
 
