@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo
+import torch.testing._internal.optests  # what opcheck imports when it runs: better once than in every process
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
@@ -57,6 +59,8 @@ def gradgradcheck(op: ow.Op[..., Any], sample: Sample, plain: bool) -> None:
 
 SMALL = 64
 """Up to so many elements every one is moved by itself; beyond, PyTorch's fast mode moves them together."""
+LARGE = 10_000
+"""More elements than finite differences can be asked for."""
 TOOLS: dict[str, Tool] = {"opcheck": opcheck, "gradcheck": gradcheck, "gradgradcheck": gradgradcheck}
 
 
@@ -74,7 +78,7 @@ def _differences(tool: Callable[..., Any], op: ow.Op[..., Any], sample: Sample) 
         return
     leaves = tree_map(_leaf, sample.args)
     flat = [t for v in leaves for t in (v if isinstance(v, list) else [v]) if isinstance(t, Tensor)]
-    if not any(t.requires_grad and t.numel() for t in flat):
+    if not any(t.requires_grad and t.numel() for t in flat) or sum(t.numel() for t in flat) > LARGE:
         return
 
     def call(*tensors: Tensor) -> Any:
