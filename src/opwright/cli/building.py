@@ -15,8 +15,10 @@ from rich.table import Table
 import opwright as ow
 from opwright.kit import native, register, short
 from opwright.kit.build import cache as build_cache
+from opwright.kit.build import compile
 from opwright.kit.build.compile import write_compile_commands
 from opwright.kit.build.library import Library
+from opwright.kit.verify import guard
 
 console = Console(stderr=True)
 
@@ -74,6 +76,7 @@ def build(
         if library is None:
             native.build(force)
             short.build(force)
+            compile.build(guard.plan(), force)
         else:
             library.load(again=True, force=force)
     failed = [f"{library.file}: {library.trouble}" for library in libraries if library.trouble]
