@@ -144,7 +144,7 @@ def test_errors_of_kernels_keep_their_type_and_text() -> None:
 def test_references_are_not_lost() -> None:
     import sys
 
-    arguments = [X.clone(), [X.clone()], 1234567.5]
+    arguments: list[Any] = [X.clone(), [X.clone()], 1234567.5]
     counts = [sys.getrefcount(a) for a in arguments]
     for _ in itertools.repeat(None, 100):
         every(arguments[0], arguments[1], scale=arguments[2])
