@@ -15,3 +15,11 @@ def _fresh_random_state() -> None:
 def _fresh_compiler() -> None:
     """Each test compiles for itself: Dynamo's limit of recompilations is no subject of ours."""
     torch._dynamo.reset()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _at_home() -> None:
+    """A process looks for the package's own C++ once: before some test points the cache elsewhere."""
+    import opwright as ow
+
+    ow.axpby(torch.ones(1), torch.ones(1))
