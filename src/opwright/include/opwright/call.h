@@ -11,11 +11,12 @@
 #include <tuple>
 
 // The check mode of parallel loops, set from outside (opwright check): 0 is off. A seed makes a loop run its chunks
-// singly, in an order and in sizes drawn from it, and call `between` after each (with -1 before the first); with the
-// highest bit, in small pieces on all threads at once. Neither is defined twice: each library has its own.
+// singly, in an order and in sizes drawn from it, and call `between` after each (with -1 before the first; `above` is
+// where the stack of the loop's callers begins, whose variables chunks share); with the highest bit, in small pieces on
+// all threads at once. Neither is defined twice: each library has its own.
 extern "C" {
 __attribute__((visibility("default"), weak)) uint64_t opwright_check_seed = 0;
-__attribute__((visibility("default"), weak)) void (*opwright_check_between)(int64_t chunk) = nullptr;
+__attribute__((visibility("default"), weak)) void (*opwright_check_between)(int64_t chunk, const void* above) = nullptr;
 }
 
 #pragma GCC visibility push(hidden)
@@ -61,10 +62,11 @@ __attribute__((noinline, cold)) inline void parallel_checked(int64_t begin, int6
         order[i] = i;
         std::swap(order[i], order[static_cast<size_t>(draw(i + 1))]);
     }
-    if (opwright_check_between) opwright_check_between(-1);
+    const void* const above = __builtin_frame_address(0);
+    if (opwright_check_between) opwright_check_between(-1, above);
     for (const size_t i : order) {
         part(cuts[i], cuts[i + 1], context);
-        if (opwright_check_between) opwright_check_between(static_cast<int64_t>(i));
+        if (opwright_check_between) opwright_check_between(static_cast<int64_t>(i), above);
     }
 }
 

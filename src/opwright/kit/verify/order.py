@@ -64,9 +64,10 @@ def check(subject: Subject, case: Case) -> None:
     except Finding as f:
         message = f"with its parallel loops' chunks in another order, {f.message}"
         raise Finding(message, index=f.index, expected=f.expected, got=f.got) from None
-    spot = next((s for s in spots if s.address in places), None)
+    spot = next((s for s in spots if s.address in places or s.address == 0), None)
     if spot is not None and not _means_it(subject):
-        raise Finding(f"two chunks of a parallel loop write byte {spot.offset} of a result of {spot.size} bytes")
+        where = f"byte {spot.offset} of a result of {spot.size} bytes" if spot.address else "one variable of the kernel"
+        raise Finding(f"two chunks of a parallel loop write {where}")
 
 
 def _crowd(subject: Subject, sample: Sample, oracle: Oracle) -> None:

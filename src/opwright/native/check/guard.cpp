@@ -10,6 +10,8 @@
 #include <xmmintrin.h>
 #endif
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cfenv>
 #include <cstdint>
@@ -25,6 +27,7 @@ namespace {
 
 constexpr size_t band = 4096;
 constexpr size_t watched = size_t{8} << 20;  // larger tensors are not followed write by write
+constexpr size_t frames = size_t{16} << 10;  // of the stack above a loop: the kernel's own variables, and room to spare
 
 struct Block {
     size_t size;
@@ -48,6 +51,7 @@ struct Finding {
 std::mutex guard;
 std::map<void*, Block> blocks;
 std::map<void*, Writes> writes;
+Writes on_stack;
 std::vector<Finding> outside;
 std::vector<Finding> twice;
 uint8_t inside_byte = 0xff;
@@ -85,6 +89,33 @@ void release(void* data) {
         }
     }
     std::free(static_cast<uint8_t*>(data) - band);
+}
+
+// What a chunk changed, and whether another chunk had changed it before.
+void compare(Writes& w, const uint8_t* now, void* block, size_t size, int64_t chunk) {
+    if (std::memcmp(w.before.data(), now, size) == 0) return;
+    bool told = false;
+    for (size_t i = 0; i < size; ++i) {
+        if (now[i] == w.before[i]) continue;
+        if (w.owner[i] >= 0 && w.owner[i] != chunk && !told) {
+            twice.push_back({block, size, static_cast<int64_t>(i)});
+            told = true;
+        }
+        w.owner[i] = static_cast<int32_t>(chunk);
+        w.before[i] = now[i];
+    }
+}
+
+// The bytes from an address to where this thread's stack began.
+size_t stack_above(const void* address) {
+    pthread_attr_t attributes;
+    if (pthread_getattr_np(pthread_self(), &attributes) != 0) return 0;
+    void* lowest = nullptr;
+    size_t size = 0;
+    pthread_attr_getstack(&attributes, &lowest, &size);
+    pthread_attr_destroy(&attributes);
+    const uintptr_t end = reinterpret_cast<uintptr_t>(lowest) + size, at = reinterpret_cast<uintptr_t>(address);
+    return at >= reinterpret_cast<uintptr_t>(lowest) && at < end ? end - at : 0;
 }
 
 class Guarded final : public c10::Allocator {
@@ -191,8 +222,17 @@ OPWRIGHT_API void opwright_guard_usual_float_mode() {
 }
 
 // Called by kernel.h's parallel loop in check mode: with -1 before the first chunk, then after each with its number.
-OPWRIGHT_API void opwright_guard_between(int64_t chunk) {
+// What lies above the loop on the stack belongs to functions that wait for it: only a chunk can change it, through a
+// variable that it shares with the others.
+OPWRIGHT_API void opwright_guard_between(int64_t chunk, const void* above) {
     const std::lock_guard<std::mutex> lock(guard);
+    const size_t size = std::min(frames, stack_above(above));
+    const uint8_t* const stack = static_cast<const uint8_t*>(above);
+    if (chunk < 0) {
+        on_stack = {0, std::vector<uint8_t>(stack, stack + size), std::vector<int32_t>(size, -1)};
+    } else if (on_stack.before.size() == size) {
+        compare(on_stack, stack, nullptr, size, chunk);
+    }
     if (chunk < 0) writes.clear();
     for (const auto& [data, block] : blocks) {
         if (block.size > watched) continue;
@@ -202,17 +242,7 @@ OPWRIGHT_API void opwright_guard_between(int64_t chunk) {
             w = {block.number, std::vector<uint8_t>(now, now + block.size), std::vector<int32_t>(block.size, -1)};
             continue;
         }
-        if (std::memcmp(w.before.data(), now, block.size) == 0) continue;
-        bool told = false;
-        for (size_t i = 0; i < block.size; ++i) {
-            if (now[i] == w.before[i]) continue;
-            if (w.owner[i] >= 0 && w.owner[i] != chunk && !told) {
-                twice.push_back({data, block.size, static_cast<int64_t>(i)});
-                told = true;
-            }
-            w.owner[i] = static_cast<int32_t>(chunk);
-            w.before[i] = now[i];
-        }
+        compare(w, now, data, block.size, chunk);
     }
 }
 
