@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
+import torch
+
 from opwright.kit import call, derive, probe, register
 from opwright.kit.build.library import library_of
 from opwright.kit.build.plan import Options
@@ -246,19 +248,26 @@ class Op(Generic[P, R]):
 
         return declare
 
-    def kernel_file(self, file: str, domain: Domain = Domain(), options: Options = Options()) -> None:
+    def kernel_file(
+        self, file: str, domain: Domain = Domain(), options: Options = Options(), *, device: str | None = None
+    ) -> None:
         """Declare a kernel that a source file beside the operator's own binds with OPWRIGHT_KERNEL. It is built
-        when first needed; `.cu` files are for CUDA, others for the CPU."""
+        when first needed; it is for CUDA when it or one of its further sources is a `.cu` file, else for the CPU."""
         folder = Path(inspect.getfile(inspect.unwrap(self.home.reference))).resolve().parent
-        device = "cuda" if file.endswith(".cu") else "cpu"
-        library = library_of(folder / file, self.namespace, options)
+        if device is None:
+            device = "cuda" if any(f.endswith(".cu") for f in (file, *options.sources)) else "cpu"
+        if device not in ("cpu", "cuda"):
+            raise ValueError(f"{self.name}: a kernel file is for 'cpu' or 'cuda', got {device!r}")
+        library = library_of(folder / file, self.namespace, options, device)
         self.kernels.append(Kernel(device, domain, file, library=library))
         self._choose_call()
 
-    def build(self, *, force: bool = False) -> None:
-        """Build and load its kernels now; after a change to their source, the new ones take over."""
+    def build(self, device: str | None = None, *, force: bool = False) -> None:
+        """Build and load its kernels now; after a change to their source, the new ones take over. Those for CUDA
+        where there is a GPU, or where `device` says so."""
         for kernel in self.kernels:
-            if kernel.library is not None:
+            wanted = kernel.device == device if device else kernel.device != "cuda" or torch.cuda.is_available()
+            if kernel.library is not None and wanted:
                 kernel.library.load(again=True, force=force)
                 kernel.ready(self)
 

@@ -1,0 +1,4 @@
+#pragma once
+
+#include <opwright/map.cuh>
+#include <opwright/sum.h>
