@@ -248,16 +248,13 @@ class Op(Generic[P, R]):
 
         return declare
 
-    def kernel_file(
-        self, file: str, domain: Domain = Domain(), options: Options = Options(), *, device: str | None = None
-    ) -> None:
+    def kernel_file(self, file: str, domain: Domain = Domain(), options: Options = Options()) -> None:
         """Declare a kernel that a source file beside the operator's own binds with OPWRIGHT_KERNEL. It is built
-        when first needed; it is for CUDA when it or one of its further sources is a `.cu` file, else for the CPU."""
+        when first needed. It is for CUDA when it is called `cuda`, or when it or one of its further sources is a
+        `.cu` file; else for the CPU."""
         folder = Path(inspect.getfile(inspect.unwrap(self.home.reference))).resolve().parent
-        if device is None:
-            device = "cuda" if any(f.endswith(".cu") for f in (file, *options.sources)) else "cpu"
-        if device not in ("cpu", "cuda"):
-            raise ValueError(f"{self.name}: a kernel file is for 'cpu' or 'cuda', got {device!r}")
+        on_gpu = Path(file).stem == "cuda" or any(f.endswith(".cu") for f in (file, *options.sources))
+        device = "cuda" if on_gpu else "cpu"
         library = library_of(folder / file, self.namespace, options, device)
         self.kernels.append(Kernel(device, domain, file, library=library))
         self._choose_call()

@@ -30,6 +30,7 @@
 #elif defined(__CUDACC__)
 #include <opwright/launch.cuh>
 #include <opwright/map.cuh>
+#include <opwright/math.cuh>
 #include <opwright/reduce.cuh>
 #endif
 #include <torch/csrc/stable/library.h>
