@@ -8,49 +8,23 @@
 namespace opwright {
 namespace detail {
 
-// Vectors of 16 bytes, and how many of them a thread has under way at once.
+// A thread takes a vector of 16 bytes: with all threads of a GPU under way, more only makes it slower. Where elements
+// are taken one by one, a few at once.
 #ifndef OPWRIGHT_THREADS
 #define OPWRIGHT_THREADS 256
-#endif
-#ifndef OPWRIGHT_IN_FLIGHT
-#define OPWRIGHT_IN_FLIGHT 4
 #endif
 constexpr int threads = OPWRIGHT_THREADS;
 template <class T>
 constexpr int lanes = sizeof(T) < 16 ? 16 / sizeof(T) : 1;
-constexpr int in_flight(int inputs) { return inputs > OPWRIGHT_IN_FLIGHT ? 1 : OPWRIGHT_IN_FLIGHT / (inputs ? inputs : 1); }
+#ifndef OPWRIGHT_UNROLL
+#define OPWRIGHT_UNROLL 1
+#endif
+constexpr int unroll(int vector) { return vector > 1 ? OPWRIGHT_UNROLL : 4; }
 
 template <class T, int V>
 struct alignas(sizeof(T) * V) Vector {
     T at[V];
 };
-
-// 16 bytes at once. With OPWRIGHT_STREAM, past the caches: what is read once need not stay there.
-template <class V>
-__device__ __forceinline__ V read_vector(const void* from) {
-#if OPWRIGHT_STREAM & 1
-    if constexpr (sizeof(V) == 16) {
-        const uint4 bits = __ldcs(static_cast<const uint4*>(from));
-        V v;
-        memcpy(&v, &bits, 16);
-        return v;
-    }
-#endif
-    return *static_cast<const V*>(from);
-}
-
-template <class V>
-__device__ __forceinline__ void write_vector(void* to, const V& v) {
-#if OPWRIGHT_STREAM & 2
-    if constexpr (sizeof(V) == 16) {
-        uint4 bits;
-        memcpy(&bits, &v, 16);
-        __stcs(static_cast<uint4*>(to), bits);
-        return;
-    }
-#endif
-    *static_cast<V*>(to) = v;
-}
 
 // What a thread has read of one input: U vectors of V elements.
 template <class T, int V, int U>
@@ -65,6 +39,42 @@ struct Repeated {
     __device__ C operator()(int, int) const { return value; }
 };
 
+// Tiles for operands that lie across each other: read along one dimension, written along another.
+constexpr int tile_rows = 8;
+template <class T>
+constexpr int tile_width = sizeof(T) < 4 ? 64 : 32;
+// A word more than the width, so that neither rows nor columns share a bank.
+template <class T>
+constexpr int tile_pitch = tile_width<T> + (sizeof(T) < 4 ? 4 / sizeof(T) : 1);
+
+extern __shared__ char shared_memory[];
+
+// Where a block works: the tile's place in every operand.
+template <int N>
+struct Place {
+    const Tiles<N>& tiles;
+    uint32_t begin[2];
+    uint32_t at[N];
+
+    __device__ Place(const Tiles<N>& tiles, int width) : tiles(tiles) {
+        const uint32_t row = tiles.count[0].divide(blockIdx.x), rest = tiles.count[1].divide(row);
+        begin[0] = (blockIdx.x - row * tiles.count[0].by) * width;
+        begin[1] = (row - rest * tiles.count[1].by) * width;
+        tiles.rest.find(rest, at);
+    }
+    __device__ bool holds(uint32_t a, uint32_t b) const {
+        return begin[0] + a < tiles.size[0] && begin[1] + b < tiles.size[1];
+    }
+    __device__ uint32_t offset(int i, uint32_t a, uint32_t b) const {
+        return at[i] + (begin[0] + a) * tiles.stride[0][i] + (begin[1] + b) * tiles.stride[1][i];
+    }
+    template <class T>
+    __device__ T* buffer(int i) const {
+        const int before = __popc(tiles.staged & ((1u << i) - 1));
+        return reinterpret_cast<T*>(shared_memory) + before * tile_width<T> * tile_pitch<T>;
+    }
+};
+
 // The inputs of a kernel: a tensor of known type, one whose type is known at run time only, or a number. `slot` says
 // which of the offsets is the tensor's; 0 is the result's.
 template <class T, int slot>
@@ -76,7 +86,7 @@ struct In {
         Batch<T, V, U> batch;
 #pragma unroll
         for (int u = 0; u < U; ++u) {
-            batch.vector[u] = read_vector<Vector<T, V>>(data + at + u * threads * V);
+            batch.vector[u] = *reinterpret_cast<const Vector<T, V>*>(data + at + u * threads * V);
         }
         return batch;
     }
@@ -93,10 +103,31 @@ struct In {
         } else {
 #pragma unroll
             for (int u = 0; u < U; ++u) {
-                batch.vector[u] = read_vector<Vector<T, V>>(data + at[u][slot]);
+                batch.vector[u] = *reinterpret_cast<const Vector<T, V>*>(data + at[u][slot]);
             }
         }
         return batch;
+    }
+    // Reads a tile along this input's own fast dimension, if it is one that goes through shared memory.
+    template <int N>
+    __device__ void stage(const Place<N>& place) const {
+        if (!(place.tiles.staged >> slot & 1)) return;
+        T* const tile = place.template buffer<T>(slot);
+        constexpr int width = tile_width<T>;
+#pragma unroll
+        for (int i = 0; i < width; i += tile_rows) {
+#pragma unroll
+            for (int j = 0; j < width; j += 32) {
+                const uint32_t a = i + threadIdx.y, b = j + threadIdx.x;
+                if (place.holds(a, b)) tile[a * tile_pitch<T> + b] = data[place.offset(slot, a, b)];
+            }
+        }
+    }
+    template <int N>
+    __device__ Compute<T> in_tile(const Place<N>& place, uint32_t a, uint32_t b) const {
+        const bool staged = place.tiles.staged >> slot & 1;
+        return static_cast<Compute<T>>(staged ? place.template buffer<T>(slot)[a * tile_pitch<T> + b]
+                                              : data[place.offset(slot, a, b)]);
     }
 };
 
@@ -130,6 +161,12 @@ struct Fixed {
     __device__ Repeated<C> strided(const uint32_t (&)[U][N], uint32_t) const {
         return {value};
     }
+    template <int N>
+    __device__ void stage(const Place<N>&) const {}
+    template <int N>
+    __device__ C in_tile(const Place<N>&, uint32_t, uint32_t) const {
+        return value;
+    }
 };
 
 template <class T>
@@ -147,7 +184,7 @@ struct Out {
             Vector<T, V> result;
 #pragma unroll
             for (int v = 0; v < V; ++v) result.at[v] = static_cast<T>(function(batch(u, v)...));
-            write_vector(data + offset(u), result);
+            *reinterpret_cast<Vector<T, V>*>(data + offset(u)) = result;
         }
     }
 };
@@ -207,6 +244,23 @@ __global__ void __launch_bounds__(threads) map_strided(__grid_constant__ const S
     }
 }
 
+// A tile of the result, whose inputs lie across it.
+template <class T, int N, class F, class O, class... I>
+__global__ void __launch_bounds__(32 * tile_rows) map_tiled(__grid_constant__ const Tiles<N> tiles, F function, O out,
+                                                            I... in) {
+    const Place<N> place(tiles, tile_width<T>);
+    (in.stage(place), ...);
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < tile_width<T>; j += tile_rows) {
+#pragma unroll
+        for (int i = 0; i < tile_width<T>; i += 32) {
+            const uint32_t a = i + threadIdx.x, b = j + threadIdx.y;
+            if (place.holds(a, b)) out.write(place.offset(0, a, b), function(in.in_tile(place, a, b)...));
+        }
+    }
+}
+
 // Numbers the tensors among the inputs from 1 on; 0 is a number's.
 template <class... Input>
 struct Slots {
@@ -239,7 +293,7 @@ Fixed<C> any_input(const Walk&, double number) {
 template <class T, class F, size_t... I, class... Input>
 void map_walk(const Walk& walk, const F& function, std::index_sequence<I...>, const Input&... inputs) {
     using S = Slots<Input...>;
-    constexpr int V = lanes<T>, N = S::inputs + 1, U = in_flight(S::inputs);
+    constexpr int V = lanes<T>, N = S::inputs + 1, U = unroll(V), one = unroll(1);
     const Out<T> out{static_cast<T*>(walk.data[0])};
     if (walk.is_straight() && walk.aligned(V * sizeof(T))) {
         launch(map_straight<V, U, F, Out<T>, decltype(input<T, S::of(I)>(walk, inputs))...>,
@@ -247,17 +301,22 @@ void map_walk(const Walk& walk, const F& function, std::index_sequence<I...>, co
                input<T, S::of(I)>(walk, inputs)...);
         return;
     }
-    const bool rows = V > 1 && walk.has_rows(V);
+    const int across = walk.crossing();
     walk.in_parts([&](const Walk& part) {
-        const auto go = [&](auto kernel, const Steps<N>& steps) {
-            launch(kernel, {ceil_div(steps.vectors, threads * U), threads}, steps, function,
+        if (across > 0) {
+            const Tiles<N> tiles(part, across, tile_width<T>);
+            const size_t shared = size_t(__builtin_popcount(tiles.staged)) * tile_width<T> * tile_pitch<T> * sizeof(T);
+            launch(map_tiled<T, N, F, Out<T>, decltype(input<T, S::of(I)>(part, inputs))...>,
+                   {tiles.blocks(), dim3(32, tile_rows), shared}, tiles, function,
                    Out<T>{static_cast<T*>(part.data[0])}, input<T, S::of(I)>(part, inputs)...);
-        };
-        if (rows) {
-            go(map_strided<V, U, N, F, Out<T>, decltype(input<T, S::of(I)>(part, inputs))...>, Steps<N>(part, V));
-        } else {
-            go(map_strided<1, U, N, F, Out<T>, decltype(input<T, S::of(I)>(part, inputs))...>, Steps<N>(part, 1));
+            return;
         }
+        const bool rows = V > 1 && part.has_rows(V);
+        const Steps<N> steps(part, rows ? V : 1);
+        launch(rows ? map_strided<V, U, N, F, Out<T>, decltype(input<T, S::of(I)>(part, inputs))...>
+                    : map_strided<1, one, N, F, Out<T>, decltype(input<T, S::of(I)>(part, inputs))...>,
+               {ceil_div(steps.vectors, threads * (rows ? U : one)), threads}, steps, function,
+               Out<T>{static_cast<T*>(part.data[0])}, input<T, S::of(I)>(part, inputs)...);
     });
 }
 

@@ -57,6 +57,35 @@ struct Walk {
         return yes;
     }
 
+    // The dimension that some input lies along without gaps while the result lies along the fastest: what a transposed
+    // matrix has. 0 when there is none, or too little of it to make tiles.
+    int crossing() const {
+        if (dim < 2 || stride[0][0] != 1 || size[0] < 16) return 0;
+        for (int i = 1; i < operands; ++i) {
+            if (stride[0][i] <= 1) continue;
+            for (int k = 1; k < dim; ++k) {
+                if (stride[k][i] == 1 && size[k] >= 16) return k;
+            }
+        }
+        return 0;
+    }
+
+    Walk without(int first, int second) const {
+        Walk rest = *this;
+        rest.dim = 0;
+        rest.numel = numel / size[first] / size[second];
+        for (int k = 0; k < dim; ++k) {
+            if (k == first || k == second) continue;
+            std::copy_n(stride[k], operands, rest.stride[rest.dim]);
+            rest.size[rest.dim++] = size[k];
+        }
+        if (rest.dim == 0) {
+            std::fill_n(rest.stride[0], operands, 0);
+            rest.size[rest.dim++] = 1;
+        }
+        return rest;
+    }
+
     // visit(part) for parts so small that 32 bits number their elements and reach each of them.
     template <class Visit>
     void in_parts(const Visit& visit) const {
@@ -222,6 +251,27 @@ struct Steps {
 #pragma unroll
         for (int i = 0; i < N; ++i) at[i] += number * step[dim - 1].stride[i];
     }
+};
+
+// Tiles across two dimensions, the fastest of the result (0) and the fastest of some inputs (1).
+template <int N>
+struct Tiles {
+    uint32_t size[2];
+    Divider count[2];  // of tiles
+    uint32_t stride[2][N];
+    uint32_t staged = 0;  // a bit for each input that goes through shared memory
+    Steps<N> rest;
+
+    Tiles(const Walk& walk, int across, int width) : rest(walk.without(0, across), 1) {
+        for (int axis = 0; axis < 2; ++axis) {
+            const int k = axis == 0 ? 0 : across;
+            size[axis] = static_cast<uint32_t>(walk.size[k]);
+            count[axis] = Divider(static_cast<uint32_t>(ceil_div(walk.size[k], width)));
+            for (int i = 0; i < N; ++i) stride[axis][i] = static_cast<uint32_t>(walk.stride[k][i]);
+        }
+        for (int i = 1; i < N; ++i) staged |= uint32_t(stride[1][i] == 1 && stride[0][i] > 1) << i;
+    }
+    int64_t blocks() const { return int64_t(rest.vectors) * count[0].by * count[1].by; }
 };
 
 }  // namespace detail

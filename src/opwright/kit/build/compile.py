@@ -31,7 +31,7 @@ def _compile(plan: Plan, root: Path, private: Path) -> dict[str, Any]:
     on_gpu = plan.device == "cuda"
     if on_gpu:
         cuda.say_versions(plan.options.abi == "stable")
-    what = f"{names} for {', '.join(plan.arch)}" if on_gpu else names
+    what = f"{names} for {', '.join(plan.arch)}" if plan.arch else names
     print(f"opwright: building {plan.name} ({what}) …", file=sys.stderr, flush=True)
     start = time.perf_counter()
     log_file = root / "logs" / f"{plan.key}.log"

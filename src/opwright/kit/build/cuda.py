@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -220,9 +220,9 @@ def runs_on(archs: Iterable[str], capability: Version) -> bool:
     return False
 
 
-def refuse_foreign_code(name: str, archs: Iterable[str]) -> None:
+def refuse_foreign_code(name: str, archs: Sequence[str]) -> None:
     """Raise when no GPU here can run a library: better than an error from its first launch."""
-    here = gpus()
+    here = gpus() if archs else []  # C++ that calls PyTorch runs anywhere
     if here and not any(runs_on(archs, gpu.capability) for gpu in here):
         wanted = ";".join(sorted({f"{a}.{b}" for a, b in (gpu.capability for gpu in here)}))
         raise Unavailable(

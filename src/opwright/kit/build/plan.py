@@ -90,14 +90,16 @@ class Plan:
     @cached_property
     def arch(self) -> tuple[str, ...]:
         """The GPUs it is built for."""
-        return cuda.architectures(self.options.arch) if self.device == "cuda" else ()
+        return cuda.architectures(self.options.arch) if any(s.suffix == ".cu" for s in self.sources) else ()
 
     @cached_property
     def nvccflags(self) -> tuple[str, ...]:
         """The flags for `.cu` files: those of the compiler behind nvcc, and nvcc's own."""
         debug = self.options.debug
-        own = [flag for flag in self.flags if flag.startswith(("-D", "-U", "-std=", "-O", "-g"))]
-        host = [flag for flag in self.flags if flag not in own]
+        # What runs on the CPU only prepares launches: optimising that much would take longer than the kernels.
+        flags = ["-O1" if flag == "-O3" else flag for flag in self.flags]
+        own = [flag for flag in flags if flag.startswith(("-D", "-U", "-std=", "-O", "-g"))]
+        host = [flag for flag in flags if flag not in own]
         usual = [*own, "--extended-lambda", "--expt-relaxed-constexpr", "-diag-suppress=20012"]
         usual += ["-lineinfo"] if not debug else ["-G"]
         usual += [part for flag in host for part in ("-Xcompiler", flag.replace(",", "\\,"))]
