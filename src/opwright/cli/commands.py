@@ -74,9 +74,10 @@ def _row(op: ow.Op[..., Any]) -> dict[str, Any]:
 def new(
     name: Annotated[str, typer.Argument(help="The operator's name.")],
     path: Annotated[Path, typer.Option(help="The folder to put it in.")] = Path("."),
+    cuda: Annotated[bool, typer.Option("--cuda", help="With a kernel for the GPU.")] = False,
 ) -> None:
     """Scaffold an operator folder that works as it stands."""
-    written = scaffold(name, path)
+    written = scaffold(name, path, cuda=cuda)
     for file in written:
         console.print(f"wrote {file}", highlight=False, soft_wrap=True)
     console.print(f"\nTry it:  opwright list {written[0].parent}", highlight=False, soft_wrap=True)
