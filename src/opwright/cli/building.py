@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ from rich.table import Table
 import opwright as ow
 from opwright.kit import native, register
 from opwright.kit.build import cache as build_cache
-from opwright.kit.build import prebuilt
+from opwright.kit.build import prebuilt, toolchain
 from opwright.kit.build.compile import write_compile_commands
 from opwright.kit.build.library import Library
 
@@ -84,11 +85,13 @@ def build(
         plans = [library.plan() for library in libraries]
         console.print(f"wrote {write_compile_commands([*plans, native.plan()], compile_commands)}", highlight=False)
     start = time.perf_counter()
-    for library in track([None, *libraries], description="building", console=console, transient=True):
-        if library is None:
-            native.build(force)
-        else:
-            library.load(again=True, force=force)
+    with concurrent.futures.ThreadPoolExecutor(toolchain.jobs()) as pool:
+        waiting = [pool.submit(native.build, force), *(pool.submit(library.compile, force) for library in libraries)]
+        done = concurrent.futures.as_completed(waiting)
+        for future in track(done, "building", len(waiting), console=console, transient=True):
+            future.result()
+    for library in libraries:
+        library.load(again=True)
     failed = [f"{library.file}: {library.trouble}" for library in libraries if library.trouble]
     for op, kernel in kernels:
         if kernel.library and not kernel.library.trouble:

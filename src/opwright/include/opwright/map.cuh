@@ -169,22 +169,43 @@ struct Fixed {
     }
 };
 
-template <class T>
+// What a function gives: one number, or several by several(a, b, …).
+template <class C, int K>
+struct Several {
+    C at[K];
+};
+template <class C>
+__device__ __forceinline__ const C& pick(const C& value, int) {
+    return value;
+}
+template <class C, int K>
+__device__ __forceinline__ const C& pick(const Several<C, K>& values, int which) {
+    return values.at[which];
+}
+
+// The K results of a kernel, in slots 0 to K - 1.
+template <class T, int K>
 struct Out {
-    T* data;
+    static constexpr int results = K;
+    T* data[K];
     template <class C>
-    __device__ void write(int64_t at, const C& value) const {
-        data[at] = static_cast<T>(value);
+    __device__ void write(int which, int64_t at, const C& value) const {
+        data[which][at] = static_cast<T>(pick(value, which));
     }
-    // function of the batches' elements, one vector at offset(u) for each u.
+    // function of the batches' elements, one vector at offset(u, which) for each u and each result.
     template <int V, int U, class Offset, class F, class... B>
     __device__ __forceinline__ void write_all(const Offset& offset, const F& function, const B&... batch) const {
 #pragma unroll
         for (int u = 0; u < U; ++u) {
-            Vector<T, V> result;
+            Vector<T, V> result[K];
 #pragma unroll
-            for (int v = 0; v < V; ++v) result.at[v] = static_cast<T>(function(batch(u, v)...));
-            *reinterpret_cast<Vector<T, V>*>(data + offset(u)) = result;
+            for (int v = 0; v < V; ++v) {
+                const auto value = function(batch(u, v)...);
+#pragma unroll
+                for (int k = 0; k < K; ++k) result[k].at[v] = static_cast<T>(pick(value, k));
+            }
+#pragma unroll
+            for (int k = 0; k < K; ++k) *reinterpret_cast<Vector<T, V>*>(data[k] + offset(u, k)) = result[k];
         }
     }
 };
@@ -198,7 +219,7 @@ struct AnyOut {
 #pragma unroll
         for (int u = 0; u < U; ++u) {
             const C value = static_cast<C>(function(batch(u, 0)...));
-            const int64_t at = offset(u);
+            const int64_t at = offset(u, 0);
             if (dtype == DType::Half) {
                 static_cast<Half*>(data)[at] = static_cast<Half>(value);
             } else if (dtype == DType::BFloat16) {
@@ -217,10 +238,13 @@ __global__ void __launch_bounds__(threads) map_straight(int64_t n, F function, O
     const int64_t begin = blockIdx.x * work;
     if (begin + work <= n) {
         const int64_t at = begin + threadIdx.x * V;
-        out.template write_all<V, U>([at](int u) { return at + u * threads * V; }, function,
+        out.template write_all<V, U>([at](int u, int) { return at + u * threads * V; }, function,
                                      in.template straight<V, U>(at)...);
     } else {
-        for (int64_t at = begin + threadIdx.x; at < n; at += threads) out.write(at, function(in.one(at)...));
+        for (int64_t at = begin + threadIdx.x; at < n; at += threads) {
+            const auto value = function(in.one(at)...);
+            for (int k = 0; k < O::results; ++k) out.write(k, at, value);
+        }
     }
 }
 
@@ -232,13 +256,13 @@ __global__ void __launch_bounds__(threads) map_strided(__grid_constant__ const S
         uint32_t at[U][N];
 #pragma unroll
         for (int u = 0; u < U; ++u) steps.find(begin + u * threads, at[u]);
-        out.template write_all<V, U>([&](int u) { return at[u][0]; }, function,
+        out.template write_all<V, U>([&](int u, int k) { return at[u][k]; }, function,
                                      in.template strided<V, U>(at, steps.repeats)...);
     } else {
         for (uint32_t i = begin; i < steps.vectors; i += threads) {
             uint32_t at[1][N];
             steps.find(i, at[0]);
-            out.template write_all<V, 1>([&](int) { return at[0][0]; }, function,
+            out.template write_all<V, 1>([&](int, int k) { return at[0][k]; }, function,
                                          in.template strided<V, 1>(at, steps.repeats)...);
         }
     }
@@ -256,18 +280,21 @@ __global__ void __launch_bounds__(32 * tile_rows) map_tiled(__grid_constant__ co
 #pragma unroll
         for (int i = 0; i < tile_width<T>; i += 32) {
             const uint32_t a = i + threadIdx.x, b = j + threadIdx.y;
-            if (place.holds(a, b)) out.write(place.offset(0, a, b), function(in.in_tile(place, a, b)...));
+            if (!place.holds(a, b)) continue;
+            const auto value = function(in.in_tile(place, a, b)...);
+#pragma unroll
+            for (int k = 0; k < O::results; ++k) out.write(k, place.offset(k, a, b), value);
         }
     }
 }
 
-// Numbers the tensors among the inputs from 1 on; 0 is a number's.
-template <class... Input>
+// Numbers the tensors among the inputs from K on, after the results; 0 is a number's.
+template <int K, class... Input>
 struct Slots {
     static constexpr int inputs = (0 + ... + int(std::is_same_v<Input, Tensor>));
     static constexpr int of(size_t which) {
         constexpr bool tensor[] = {std::is_same_v<Input, Tensor>..., false};
-        int slot = 0;
+        int slot = K - 1;
         for (size_t i = 0; i <= which; ++i) slot += tensor[i];
         return tensor[which] ? slot : 0;
     }
@@ -290,39 +317,46 @@ Fixed<C> any_input(const Walk&, double number) {
     return {static_cast<C>(number)};
 }
 
-template <class T, class F, size_t... I, class... Input>
+template <class T, int K, size_t... I>
+Out<T, K> output(const Walk& walk, std::index_sequence<I...>) {
+    return {{static_cast<T*>(walk.data[I])...}};
+}
+
+template <class T, int K, class F, size_t... I, class... Input>
 void map_walk(const Walk& walk, const F& function, std::index_sequence<I...>, const Input&... inputs) {
-    using S = Slots<Input...>;
-    constexpr int V = lanes<T>, N = S::inputs + 1, U = unroll(V), one = unroll(1);
-    const Out<T> out{static_cast<T*>(walk.data[0])};
+    using S = Slots<K, Input...>;
+    using O = Out<T, K>;
+    constexpr int V = lanes<T>, N = S::inputs + K, U = unroll(V), one = unroll(1);
+    constexpr auto outputs = std::make_index_sequence<K>();
     if (walk.is_straight() && walk.aligned(V * sizeof(T))) {
-        launch(map_straight<V, U, F, Out<T>, decltype(input<T, S::of(I)>(walk, inputs))...>,
-               {ceil_div(walk.numel, threads * V * U), threads}, walk.numel, function, out,
+        launch(map_straight<V, U, F, O, decltype(input<T, S::of(I)>(walk, inputs))...>,
+               {ceil_div(walk.numel, threads * V * U), threads}, walk.numel, function, output<T, K>(walk, outputs),
                input<T, S::of(I)>(walk, inputs)...);
         return;
     }
-    const int across = walk.crossing();
+    const int across = walk.crossing(K);
     walk.in_parts([&](const Walk& part) {
+        const O out = output<T, K>(part, outputs);
         if (across > 0) {
-            const Tiles<N> tiles(part, across, tile_width<T>);
+            const Tiles<N> tiles(part, across, tile_width<T>, K);
             const size_t shared = size_t(__builtin_popcount(tiles.staged)) * tile_width<T> * tile_pitch<T> * sizeof(T);
-            launch(map_tiled<T, N, F, Out<T>, decltype(input<T, S::of(I)>(part, inputs))...>,
-                   {tiles.blocks(), dim3(32, tile_rows), shared}, tiles, function,
-                   Out<T>{static_cast<T*>(part.data[0])}, input<T, S::of(I)>(part, inputs)...);
+            launch(map_tiled<T, N, F, O, decltype(input<T, S::of(I)>(part, inputs))...>,
+                   {tiles.blocks(), dim3(32, tile_rows), shared}, tiles, function, out,
+                   input<T, S::of(I)>(part, inputs)...);
             return;
         }
         const bool rows = V > 1 && part.has_rows(V);
         const Steps<N> steps(part, rows ? V : 1);
-        launch(rows ? map_strided<V, U, N, F, Out<T>, decltype(input<T, S::of(I)>(part, inputs))...>
-                    : map_strided<1, one, N, F, Out<T>, decltype(input<T, S::of(I)>(part, inputs))...>,
-               {ceil_div(steps.vectors, threads * (rows ? U : one)), threads}, steps, function,
-               Out<T>{static_cast<T*>(part.data[0])}, input<T, S::of(I)>(part, inputs)...);
+        launch(rows ? map_strided<V, U, N, F, O, decltype(input<T, S::of(I)>(part, inputs))...>
+                    : map_strided<1, one, N, F, O, decltype(input<T, S::of(I)>(part, inputs))...>,
+               {ceil_div(steps.vectors, threads * (rows ? U : one)), threads}, steps, function, out,
+               input<T, S::of(I)>(part, inputs)...);
     });
 }
 
 template <class C, class F, size_t... I, class... Input>
 void map_mixed(const Walk& walk, const F& function, std::index_sequence<I...>, const Input&... inputs) {
-    using S = Slots<Input...>;
+    using S = Slots<1, Input...>;
     constexpr int N = S::inputs + 1;
     walk.in_parts([&](const Walk& part) {
         const Steps<N> steps(part, 1);
@@ -340,26 +374,55 @@ using AsInput = std::conditional_t<std::is_same_v<Input, Tensor>, Tensor, double
 
 }  // namespace detail
 
+// Several results of one pass: map_into(into(p, q), … { return several(a, b); }, …). They have one shape and one dtype.
+template <int K>
+struct Into {
+    const Tensor* at[K];
+};
+template <class... Out>
+Into<sizeof...(Out)> into(const Out&... out) {
+    return {{&out...}};
+}
+template <class C, class... Rest>
+__device__ __forceinline__ detail::Several<C, 1 + sizeof...(Rest)> several(C first, Rest... rest) {
+    return {{first, static_cast<C>(rest)...}};
+}
+
 // out = function(inputs…), element by element, with broadcasting. An input is a tensor or a number. The function takes
 // and gives numbers of the type to compute in, float for half and bfloat16: write its parameters with `auto`. out may
-// have any strides and may be one of the inputs, but must not overlap them otherwise.
-template <class F, class... T, class... Input>
-const Tensor& map_into(Types<T...> types, const Tensor& out, const F& function, const Input&... inputs) {
+// have any strides and may be one of the inputs, but must not overlap them otherwise. The types that it is compiled for
+// are the floating-point ones, or those that stand first: map_into(floating + integers, out, …).
+template <int K, class F, class... T, class... Input>
+void map_into(Types<T...> types, const Into<K>& out, const F& function, const Input&... inputs) {
     using namespace detail;
     static_assert((std::is_same_v<Input, Tensor> || ...), "at least one input is a tensor");
-    const Tensor* tensors[1 + sizeof...(Input)] = {&out};
-    int count = 1;
+    const Tensor* tensors[K + sizeof...(Input)];
+    std::copy_n(out.at, K, tensors);
+    int count = K;
     (collect(tensors, count, static_cast<const AsInput<Input>&>(inputs)), ...);
-    const Walk walk(tensors, count);
-    if (walk.numel == 0) return out;
+    const Walk walk(tensors, count, K);
+    if (walk.numel == 0) return;
     constexpr auto index = std::index_sequence_for<Input...>();
     if (walk.mixed()) {
-        map_mixed<float>(walk, function, index, static_cast<const AsInput<Input>&>(inputs)...);
+        check(K == 1, OnDevice::name(), ": several results of map must have the dtype of the inputs");
+        if constexpr (K == 1) {
+            map_mixed<float>(walk, function, index, static_cast<const AsInput<Input>&>(inputs)...);
+        }
     } else {
         dispatch(types, walk.dtype[0], [&](auto zero) {
-            map_walk<decltype(zero)>(walk, function, index, static_cast<const AsInput<Input>&>(inputs)...);
+            map_walk<decltype(zero), K>(walk, function, index, static_cast<const AsInput<Input>&>(inputs)...);
         });
     }
+}
+
+template <int K, class F, class... Input>
+void map_into(const Into<K>& out, const F& function, const Input&... inputs) {
+    map_into(floating, out, function, inputs...);
+}
+
+template <class F, class... T, class... Input>
+const Tensor& map_into(Types<T...> types, const Tensor& out, const F& function, const Input&... inputs) {
+    map_into(types, into(out), function, inputs...);
     return out;
 }
 

@@ -10,11 +10,11 @@ namespace simd {
 // eˣ within 2 ulp. x log₂e is taken in two parts: rounding it alone would cost |x| ulp.
 __device__ __forceinline__ float exp(float x) {
     const float high = x * 1.44269502f;
-    const float low = fmaf(x, 1.44269502f, -high) + x * 1.92596299e-8f;
+    // Beyond 200 the result is infinite or 0 whatever the second part, which has no meaning for infinities.
+    const float low = fabsf(x) < 200.0f ? fmaf(x, 1.44269502f, -high) + x * 1.92596299e-8f : 0.0f;
     float power;
     asm("ex2.approx.f32 %0, %1;" : "=f"(power) : "f"(high));
-    // Where eˣ is infinite or 0, low may be NaN or too large to matter.
-    return fabsf(x) < 104.0f ? fmaf(power, low * 0.693147182f, power) : power;
+    return power * fmaf(low, 0.693147182f, 1.0f);
 }
 __device__ __forceinline__ double exp(double x) { return ::exp(x); }
 

@@ -14,7 +14,7 @@ constexpr int max_operands = 8;
 // Dimensions that cannot be merged: each has at least two elements, so that no memory holds more of them.
 constexpr int max_walked = 40;
 
-// The first operand is the result. Dimensions from the fastest to the slowest of the result, strides in elements.
+// The first operands are the results. Dimensions from the fastest to the slowest of the first, strides in elements.
 struct Walk {
     int64_t numel = 1;
     int operands = 0;
@@ -25,7 +25,7 @@ struct Walk {
     int64_t size[max_walked];
     int64_t stride[max_walked][max_operands];
 
-    Walk(const Tensor* const* tensors, int count);
+    Walk(const Tensor* const* tensors, int count, int results);
 
     bool mixed() const {
         bool same = true;
@@ -59,9 +59,9 @@ struct Walk {
 
     // The dimension that some input lies along without gaps while the result lies along the fastest: what a transposed
     // matrix has. 0 when there is none, or too little of it to make tiles.
-    int crossing() const {
+    int crossing(int results) const {
         if (dim < 2 || stride[0][0] != 1 || size[0] < 16) return 0;
-        for (int i = 1; i < operands; ++i) {
+        for (int i = results; i < operands; ++i) {
             if (stride[0][i] <= 1) continue;
             for (int k = 1; k < dim; ++k) {
                 if (stride[k][i] == 1 && size[k] >= 16) return k;
@@ -145,7 +145,7 @@ OPWRIGHT_NOINLINE int64_t size_of(DType d) {
     }
 }
 
-OPWRIGHT_NOINLINE Walk::Walk(const Tensor* const* tensors, int count) : operands(count) {
+OPWRIGHT_NOINLINE Walk::Walk(const Tensor* const* tensors, int count, int results) : operands(count) {
     check(count <= max_operands, OnDevice::name(), ": map takes at most ", max_operands - 1, " tensors, got ",
           count - 1);
     const Layout out(*tensors[0]);
@@ -153,10 +153,12 @@ OPWRIGHT_NOINLINE Walk::Walk(const Tensor* const* tensors, int count) : operands
     bool flat = true;
     for (int i = 0; i < count; ++i) {
         const Tensor& x = *tensors[i];
-        data[i] = i == 0 ? x.mutable_data_ptr() : const_cast<void*>(x.const_data_ptr());
+        data[i] = i < results ? x.mutable_data_ptr() : const_cast<void*>(x.const_data_ptr());
         dtype[i] = opwright::dtype(x);
         bytes[i] = size_of(dtype[i]);
         const Layout own(x);
+        check(i >= results || own.same_shape(out), OnDevice::name(), ": the results of map must have one shape, got ",
+              shape(*tensors[0]), " and ", shape(x));
         if (own.same_shape(out) && own.row_major()) {
             for (int d = 0; d < out.dim; ++d) all[d][i] = own.stride[d];
             continue;
@@ -183,7 +185,9 @@ OPWRIGHT_NOINLINE Walk::Walk(const Tensor* const* tensors, int count) : operands
     for (int d = out.dim - 1; d >= 0; --d) {
         numel *= out.size[d];
         if (out.size[d] == 1) continue;
-        check(all[d][0] != 0 || out.size[d] == 0, OnDevice::name(), ": the result of map must not repeat elements");
+        for (int i = 0; i < results; ++i) {
+            check(all[d][i] != 0 || out.size[d] == 0, OnDevice::name(), ": a result of map must not repeat elements");
+        }
         int at = kept++;
         for (; at > 0 && all[order[at - 1]][0] > all[d][0]; --at) order[at] = order[at - 1];
         order[at] = d;
@@ -262,14 +266,14 @@ struct Tiles {
     uint32_t staged = 0;  // a bit for each input that goes through shared memory
     Steps<N> rest;
 
-    Tiles(const Walk& walk, int across, int width) : rest(walk.without(0, across), 1) {
+    Tiles(const Walk& walk, int across, int width, int results) : rest(walk.without(0, across), 1) {
         for (int axis = 0; axis < 2; ++axis) {
             const int k = axis == 0 ? 0 : across;
             size[axis] = static_cast<uint32_t>(walk.size[k]);
             count[axis] = Divider(static_cast<uint32_t>(ceil_div(walk.size[k], width)));
             for (int i = 0; i < N; ++i) stride[axis][i] = static_cast<uint32_t>(walk.stride[k][i]);
         }
-        for (int i = 1; i < N; ++i) staged |= uint32_t(stride[1][i] == 1 && stride[0][i] > 1) << i;
+        for (int i = results; i < N; ++i) staged |= uint32_t(stride[1][i] == 1 && stride[0][i] > 1) << i;
     }
     int64_t blocks() const { return int64_t(rest.vectors) * count[0].by * count[1].by; }
 };

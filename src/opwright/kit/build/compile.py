@@ -75,7 +75,14 @@ def _compile_command(plan: Plan, source: Path) -> list[str]:
     includes = [f"-I{p}" for p in plan.includes]
     includes += [part for p in toolchain.torch_includes() for part in ("-isystem", str(p))]
     if source.suffix == ".cu":
-        nvcc = [cuda.nvcc().command, "-ccbin", compiler[0], *cuda.gencode(plan.arch), "--threads", str(toolchain.jobs())]
+        nvcc = [
+            cuda.nvcc().command,
+            "-ccbin",
+            compiler[0],
+            *cuda.gencode(plan.arch),
+            "--threads",
+            str(toolchain.jobs()),
+        ]
         return [*nvcc, *plan.nvccflags, *plan.filled_defines(), *includes]
     if plan.device == "cuda":
         includes += ["-isystem", str(cuda.nvcc().home / "include")]
@@ -102,7 +109,9 @@ def _run(command: list[str], plan: Plan, log: list[str], log_file: Path, private
             command, capture_output=True, text=True, errors="replace", check=False, env=environment, cwd=private
         )
     except OSError as e:
-        raise Unavailable(f"{plan.name}: the compiler {command[0]} does not start ({e.strerror}); set CXX, or NVCC") from None
+        raise Unavailable(
+            f"{plan.name}: the compiler {command[0]} does not start ({e.strerror}); set CXX, or NVCC"
+        ) from None
     said = done.stdout + done.stderr
     log.append(" ".join(command) + "\n" + said)
     if done.returncode:

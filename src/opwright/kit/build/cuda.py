@@ -245,8 +245,9 @@ def compare_versions(stable: bool, release: Version | None = None) -> str | None
         return None
     same = theirs.partition(".")[0] == str(found[0])
     if stable:
-        return f"nvcc is CUDA {mine}, torch is CUDA {theirs}: this works, since a kernel brings its own CUDA runtime" + (
-            "" if same else " and shares nothing else with torch's"
+        return (
+            f"nvcc is CUDA {mine}, torch is CUDA {theirs}: this works, since a kernel brings its own CUDA runtime"
+            + ("" if same else " and shares nothing else with torch's")
         )
     if not same:
         raise BuildError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import warnings
@@ -50,6 +51,13 @@ class Library:
                     self.trouble = str(e)
                     warnings.warn(f"opwright: {self.file}: the reference runs, since {e}", RuntimeWarning, stacklevel=2)
             return self.key
+
+    def compile(self, force: bool = False) -> None:
+        """Build it if need be, without loading it. What stands in the way is told by `load`."""
+        plan = self.plan()
+        if all(s.is_file() for s in plan.sources):
+            with contextlib.suppress(Unavailable):
+                self.find(plan, force)
 
     def cached(self) -> bool:
         """Whether the cache holds it as its sources are now."""

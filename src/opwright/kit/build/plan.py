@@ -130,7 +130,7 @@ class Plan:
             "format": FORMAT,
             "name": self.name,
             "sources": [(s.name, _digest(s)) for s in self.sources],
-            "headers": [_digest(h) for h in self.headers],
+            "headers": sorted(_digest(h) for h in self.headers),
             "flags": self.flags,
             "ldflags": self.options.ldflags,
             "includes": [str(p) for p in self.options.include],

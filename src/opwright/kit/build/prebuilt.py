@@ -6,6 +6,7 @@ the key that is the same on every machine. The stable ABI lets them run under an
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -46,8 +47,10 @@ def write(plan: Plan, entry: cache.Entry, root: Path) -> Path:
     place = root / "entries" / plan.portable_key
     for folder in (root, root / "entries", place):
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    for file in (cache.LIBRARY, cache.ABOUT):
-        part = place / f"{file}.part"
-        shutil.copyfile(entry.library.parent / file, part)
-        part.replace(place / file)
+    # Without the paths of this machine, which mean nothing elsewhere.
+    about = {k: v for k, v in entry.about.items() if k not in ("sources", "more_headers", "flags", "nvccflags")}
+    shutil.copyfile(entry.library, place / "part")
+    (place / "part").replace(place / cache.LIBRARY)
+    (place / "part").write_text(json.dumps(about, indent=1), encoding="utf-8")
+    (place / "part").replace(place / cache.ABOUT)
     return place
