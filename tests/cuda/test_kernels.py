@@ -115,7 +115,9 @@ def test_gradients_pass_gradcheck_on_the_gpu() -> None:
 
 
 def test_special_values_are_those_of_pytorch() -> None:
-    x = torch.tensor([0.0, -0.0, 1e-45, -1e-40, 88.0, -88.0, 89.0, -104.0, 200.0, float("inf"), -float("inf"), float("nan")])
+    x = torch.tensor(
+        [0.0, -0.0, 1e-45, -1e-40, 88.0, -88.0, 89.0, -104.0, 200.0, float("inf"), -float("inf"), float("nan")]
+    )
     x = x.cuda()
     torch.testing.assert_close(ow.sigmoid(x), torch.sigmoid(x), rtol=1e-6, atol=1e-44, equal_nan=True)
     torch.testing.assert_close(ow.cube(x), x * x * x, rtol=0, atol=0, equal_nan=True)

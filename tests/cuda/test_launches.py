@@ -128,14 +128,17 @@ def test_examples_run_and_differentiate() -> None:
     ops: Any = ow.load(EXAMPLES)
     for name, file in (("outer", "cuda.cu"), ("saxpy", "bind.cpp"), ("row_norms", "cuda.cu")):
         op = getattr(ops, name)
-        samples, exacts = (op.draw_samples(ow.Maker(d, p)) for d, p in ((torch.float32, "cuda"), (torch.float64, "cpu")))
+        samples, exacts = (
+            op.draw_samples(ow.Maker(d, p)) for d, p in ((torch.float32, "cuda"), (torch.float64, "cpu"))
+        )
         for sample, exact in zip(samples, exacts, strict=True):
             assert ow.explain(op, *sample.args, **sample.kwargs).runs == file
             got, want = op(*sample.args, **sample.kwargs), op.reference(*exact.args, **exact.kwargs)
             torch.testing.assert_close(got.cpu().double(), want, rtol=1e-5, atol=1e-6)
     x = torch.randn(5, device="cuda", requires_grad=True)
     ops.outer(x, torch.ones(3, device="cuda")).sum().backward()
-    assert x.grad is not None and x.grad.tolist() == [3.0] * 5
+    assert x.grad is not None
+    assert x.grad.tolist() == [3.0] * 5
 
 
 FAULTY = """
