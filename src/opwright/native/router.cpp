@@ -58,7 +58,7 @@ struct Route {
 
     bool takes_tensor(const at::Tensor& t, First& first) const {
         if (!t.defined()) return true;
-        if (t.layout() != at::kStrided) return false;
+        if (t.layout() != at::kStrided || t.dim() > 64) return false;
         const auto dtype = static_cast<uint64_t>(t.scalar_type());
         if (dtypes != 0 && (dtype >= 64 || !(dtypes >> dtype & 1))) return false;
         if (!first.seen) {

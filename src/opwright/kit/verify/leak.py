@@ -1,0 +1,103 @@
+"""Memory stays flat over many calls: tensors, and what a kernel takes from the heap."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+
+from opwright.kit.verify import derivatives, guard
+from opwright.kit.verify.calls import accepted, attempt, reference_of
+from opwright.kit.verify.cases import Case, Subject
+from opwright.kit.verify.oracle import copied
+from opwright.kit.verify.report import Finding
+
+CALLS = 100
+ROUNDS = 4
+
+
+def skip(subject: Subject) -> str | None:
+    if not subject.has_kernel:
+        return "no kernel runs here"
+    if torch.device(subject.device).type != "cpu":
+        return "it watches the heap of the CPU"
+    if _heap() is None:
+        return "this C library does not say how much of its heap is in use"
+    return guard.unavailable()
+
+
+def cases(subject: Subject) -> Iterator[Case]:
+    for case in subject.few(2):
+        yield Case(case.sample, case.dtype, extra="forward")
+        if subject.op.has_rung and not subject.op.random:
+            yield Case(case.sample, case.dtype, extra="backward")
+
+
+def check(subject: Subject, case: Case) -> None:
+    op, sample = subject.op, subject.draw(Case(case.sample, case.dtype))
+    results = accepted(lambda: reference_of(op)(copied(sample)))
+    packed = derivatives.pack(sample, derivatives.incoming(results, "dense", torch.Generator().manual_seed(0)))
+    back = derivatives.through(op, op, 1)
+
+    def forward() -> None:
+        attempt(op, sample)
+
+    def backward() -> None:
+        back(packed)
+
+    if any(p.mutated for p in op.signature.parameters):
+        own = copied(sample)
+        _flat(lambda: attempt(op, own))
+    else:
+        _flat(forward if case.extra == "forward" else backward)
+
+
+def _flat(call: Callable[[], object]) -> None:
+    for _ in range(CALLS):
+        call()
+    gc.collect()
+    gc.freeze()  # so that the collections below look at what is new alone
+    try:
+        with guard.guarded() as watching:
+            kept = [_measure(call, watching) for _ in range(ROUNDS)]
+    finally:
+        gc.unfreeze()
+    tensors = [a for a, _ in kept]
+    heap = [b for _, b in kept]
+    if min(tensors) >= CALLS:
+        raise Finding(f"tensors are kept: {min(tensors) / CALLS:.0f} bytes more with each call")
+    # The interpreter's own tables grow now and then, not in every round.
+    if min(heap) >= 16 * CALLS:
+        raise Finding(f"memory is not given back: {min(heap) / CALLS:.0f} bytes of the heap with each call")
+
+
+def _measure(call: Callable[[], object], watching: guard.Guard) -> tuple[int, int]:
+    gc.collect()
+    before, heap = watching.live, _heap() or 0
+    for _ in range(CALLS):
+        call()
+    gc.collect()
+    return watching.live - before, (_heap() or 0) - heap
+
+
+FIELDS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+
+
+class _Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in FIELDS]  # noqa: RUF012
+
+
+def _heap() -> int | None:
+    """Bytes of the heap that are in use."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        ask = ctypes.CDLL(None).mallinfo2
+    except AttributeError:
+        return None
+    ask.restype = _Info
+    found = ask()
+    return int(found.uordblks + found.hblkhd)

@@ -1,0 +1,65 @@
+"""The process that a check runs in: a crash there is a finding, and not the end.
+
+It takes requests and gives answers as lines of JSON, over two pipes of its own: what kernels print goes elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import warnings
+from typing import Any
+
+from opwright.kit.op import Op
+from opwright.kit.verify import properties
+from opwright.kit.verify.cases import Subject
+from opwright.kit.verify.report import Failure
+from opwright.kit.verify.travel import arrive
+
+
+def serve(requests: int, answers: int) -> None:
+    """Answer requests until there are no more."""
+    homes: dict[str, Op[..., Any]] = {}
+    with open(requests, encoding="utf-8") as incoming, open(answers, "w", encoding="utf-8") as outgoing:
+
+        def say(**answer: Any) -> None:
+            outgoing.write(json.dumps(answer) + "\n")
+            outgoing.flush()
+
+        for line in incoming:
+            request = json.loads(line)
+            try:
+                if "define" in request:
+                    op = arrive(request["define"])
+                    homes[op.qualname] = op
+                    if op.has_rung:
+                        _ = op.backward
+                    say(defined=[rung.name for rung in op.ladder])
+                else:
+                    _run(homes[request["home"]], request, say)
+            except Exception as e:
+                say(error=type(e).__name__, message=str(e))
+
+
+def _run(home: Op[..., Any], request: dict[str, Any], say: Any) -> None:
+    rung = home.ladder[request["rung"]]
+    subject = Subject(rung, request["device"], request["seed"], request["thorough"])
+    done = set(request["done"])
+    start = time.perf_counter()
+    skipped, cases = properties.cases_of(subject, request["property"])
+    for case in cases:
+        if case.id in done or not properties.chosen(subject, case, request["case"]):
+            continue
+        say(case=case.id, dtype=str(case.dtype).removeprefix("torch."), layout=case.layout, sample=case.sample)
+        outcome = properties.attempt(subject, request["property"], case)
+        say(failure=vars(outcome) if isinstance(outcome, Failure) else None, counted=outcome is not None)
+    say(end=True, skipped=skipped, seconds=time.perf_counter() - start)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), 3000))
+    os.dup2(2, 1)
+    serve(int(sys.argv[1]), int(sys.argv[2]))
