@@ -83,11 +83,11 @@ def _measure(call: Callable[[], object], watching: guard.Guard) -> tuple[int, in
     return watching.live - before, (_heap() or 0) - heap
 
 
-FIELDS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+FIELDS = ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"]
 
 
 class _Info(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in FIELDS]  # noqa: RUF012
+    _fields_ = [(name, ctypes.c_size_t) for name in FIELDS]
 
 
 def _heap() -> int | None:

@@ -10,18 +10,22 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import torch
+
 from opwright.kit.define import LOADED
 from opwright.kit.op import Op
-from opwright.kit.verify import PROPERTIES, properties
+from opwright.kit.verify import ON_CPU, ON_GPU, PROPERTIES, properties
 from opwright.kit.verify.cases import Subject
 from opwright.kit.verify.process import Gone, Stranded, Worker, failure_from
 from opwright.kit.verify.report import Failure, Report, Result
 
 MOST_FAILURES = 3
 """After so many failures of a property its further cases tell nothing new."""
-APART = ("rejects", "sanitize")
+APART = ("rejects", "sanitize", "bands")
 """Properties that only a process of their own can try."""
-ONCE = ("gradcheck", "opcheck", "export", "leak", "rejects", "sanitize")
+LONE = ("sanitize", "bands")
+"""Properties whose process can try no other."""
+ONCE = ("gradcheck", "opcheck", "export", "leak", "rejects", "large", "sanitize", "sanitizer")
 """Properties that further seeds tell little more about."""
 
 Progress = Callable[[str, str, int], None]
@@ -52,9 +56,13 @@ def run(
     for op in operators:
         if not isinstance(op, Op):
             raise TypeError(f"check: its argument must be an operator, got {type(op).__name__}")
-    wanted = [p for p in PROPERTIES if (p in only if only else p != "sanitize" or sanitize)]
+    gpu = torch.device(device).type == "cuda"
+    if gpu and not torch.cuda.is_available():
+        raise RuntimeError("check: there is no GPU here; `opwright doctor` says why")
+    left_out = {*(ON_CPU if gpu else ON_GPU), *(() if sanitize else ("sanitize", "sanitizer"))}
+    wanted = [p for p in PROPERTIES if (p in only if only else p not in left_out)]
     for op in operators:
-        _build(op)
+        _build(op, torch.device(device).type)
     order = Order(device, seed, thorough, case, wanted, progress or (lambda op, name, cases: None))
     if len(operators) > 1 and _cores() > 1:
         with ThreadPoolExecutor(2) as pool:
@@ -68,15 +76,16 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _build(op: Op[..., Any]) -> None:
+def _build(op: Op[..., Any], device: str) -> None:
     """Build what will be needed, here, where its progress and its errors are seen."""
     from opwright.kit.verify import guard
 
     for rung in rungs(op):
         for kernel in rung.kernels:
-            if kernel.library is not None:
+            if kernel.library is not None and kernel.device == device:
                 kernel.ready(rung)
-    guard.unavailable()
+    if device == "cpu":
+        guard.unavailable()
 
 
 class Order:
@@ -166,9 +175,14 @@ class Order:
                         if len(result.failures) >= MOST_FAILURES:
                             worker.stop()
                             return
+                        if answer.get("leaves"):  # its GPU is of no more use
+                            worker.stop()
+                            worker.define(op)
+                            break
                     answer = worker.listen()
-                result.skipped = answer["skipped"]
-                return
+                else:
+                    result.skipped = answer["skipped"]
+                    return
             except Gone as e:
                 if not current:
                     raise RuntimeError(f"{result.op}: the check itself failed at {result.property}: {e}") from None
@@ -201,22 +215,21 @@ def _command(op: Op[..., Any]) -> str:
 
 
 def _flags(device: str, name: str) -> str:
-    return (f" --device {device}" if device != "cpu" else "") + (" --sanitize" if name == "sanitize" else "")
+    return (f" --device {device}" if device != "cpu" else "") + (" --sanitize" if name.startswith("sanitize") else "")
 
 
-_workers: dict[tuple[int, bool], Worker] = {}
+_workers: dict[tuple[int, str], Worker] = {}
 _lock = threading.Lock()
 
 
 def _worker(name: str) -> Worker:
-    """This thread's worker; the sanitizers have one of their own."""
+    """This thread's worker; some properties have one of their own."""
     from opwright.kit.verify import sanitize
 
-    apart = name == "sanitize"
-    key = (threading.get_ident(), apart)
+    key = (threading.get_ident(), name if name in LONE else "")
     with _lock:
         if key not in _workers:
-            _workers[key] = Worker(sanitize.environment() if apart else None)
+            _workers[key] = Worker(sanitize.environment() if name == "sanitize" else None)
         return _workers[key]
 
 
