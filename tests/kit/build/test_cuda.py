@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 import opwright as ow
-from opwright.kit import doctor_cuda
+from opwright.kit import doctor_cuda, register
 from opwright.kit.build import compile, cuda, fatbin, prebuilt
 from opwright.kit.build.library import Library
 from opwright.kit.build.plan import Options
@@ -40,7 +41,7 @@ Tensor everything(const Tensor& x, double a) {
     map_into(into(out, other), [] __device__(auto x, auto a) { return several(a * x, simd::exp(x)); }, x, a);
     Layout one;
     const Tensor sum = sum_to(one, [] __device__(auto x) { return x * x; }, x);
-    map_into(floating + integers, out, [] __device__(auto x, auto y) { return x + y; }, out, sum);
+    map_into(Types<float, int32_t>(), out, [] __device__(auto x, auto y) { return x + y; }, out, sum);
     with_index([&](auto zero) {
         using I = decltype(zero);
         launch(flip<float, I>, {ceil_div(x.numel(), 128), 128}, packed<const float, 1, I>(x), packed<float, 1, I>(out));
@@ -104,6 +105,27 @@ def test_the_scaffolded_kernel_compiles_and_binds(tmp_path: Path) -> None:
     (place,) = (tmp_path / "made" / "entries").iterdir()
     assert fatbin.code_in(place / "library.so") == ("9.0",)
     assert "/" not in (place / "about.json").read_text().replace("swish/cuda.cu", "").replace("x86_64", "")
+
+
+@needs_nvcc
+def test_the_example_of_the_documents_compiles(folder: Path) -> None:
+    text = (EXAMPLES.parents[1] / "docs" / "cuda.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```cuda\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    compile.build(library(folder, block).plan())
+
+
+@needs_nvcc
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_kernel_of_the_library_compiles_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.broken_ops.cuda import load
+
+    monkeypatch.setenv("OPWRIGHT_CUDA_ARCH", "9.0")
+    _ = load()
+    made = {k.library for op in register.operators() for k in op.kernels if k.library and k.device == "cuda"}
+    assert len(made) >= 6
+    for each in made:
+        assert fatbin.code_in(compile.build(each.plan()).library) in ((), ("9.0",))
 
 
 @needs_nvcc
