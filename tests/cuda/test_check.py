@@ -26,7 +26,7 @@ def test_every_operator_of_the_library_holds_every_property() -> None:
 
 @needs_gpu
 def test_compute_sanitizer_finds_nothing_in_the_library() -> None:
-    report = run.run(OPERATORS, device="cuda", only=["sanitizer"], sanitize=True)
+    report = run.run(OPERATORS, device="cuda", only=["sanitizer"], sanitized=True)
     assert report.passed, str(report)
     assert report.cases >= 4 * len(OPERATORS), str(report)
 
@@ -37,7 +37,7 @@ def reports() -> dict[str, Report]:
     before, run.MOST_FAILURES = run.MOST_FAILURES, 1
 
     def one(broken: Broken) -> Report:
-        return run.run([broken.op], device="cuda", only=[broken.property], sanitize=True)
+        return run.run([broken.op], device="cuda", only=[broken.property], sanitized=True)
 
     for broken in BROKEN_ON_CUDA:
         broken.op.build("cuda")

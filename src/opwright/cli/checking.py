@@ -45,7 +45,7 @@ def check(
             status.update(f"checking {op}: {name}, {cases} cases")
 
         report = run(
-            operators, device=device, seed=seed, thorough=thorough, only=only or (), case=case, sanitize=sanitize,
+            operators, device=device, seed=seed, thorough=thorough, only=only or (), case=case, sanitized=sanitize,
             progress=progress,
         )  # fmt: skip
     if case is not None and report.cases == 0:
@@ -62,16 +62,15 @@ def check(
 
 
 def _show(console: Console, report: Report) -> None:
-    operators = list(dict.fromkeys(r.op for r in report.results))
-    table = Table("operator", *(p for p in PROPERTIES if any(r.property == p for r in report.results)), "s")
+    table = Table("operator", "cases", "s", "property and its cases")
     reasons: dict[str, list[str]] = {}
-    for op in operators:
-        mine = {r.property: r for r in report.results if r.op == op}
-        for r in mine.values():
+    for op in dict.fromkeys(r.op for r in report.results):
+        mine = [r for r in report.results if r.op == op]
+        for r in mine:
             if r.skipped is not None and r.cases == 0:
                 reasons.setdefault(f"{r.property}: {r.skipped}", []).append(op)
-        cells = [_cell(mine.get(p)) for p in PROPERTIES if any(r.property == p for r in report.results)]
-        table.add_row(op, *cells, f"{sum(r.seconds for r in mine.values()):.1f}")
+        words = ", ".join(_words(r) for r in mine if r.cases)
+        table.add_row(op, str(sum(r.cases for r in mine)), f"{sum(r.seconds for r in mine):.1f}", words)
     console.print(table)
     for reason, ops in reasons.items():
         console.print(f"skipped  {reason} ({', '.join(ops)})", highlight=False, soft_wrap=True, markup=False)
@@ -86,12 +85,5 @@ def _show(console: Console, report: Report) -> None:
     )
 
 
-def _cell(r: Result | None) -> str:
-    if r is None:
-        return ""
-    if r.failures:
-        return f"[red]✗ {len(r.failures)}/{r.cases}[/]"
-    return "[dim]–[/]" if r.cases == 0 else str(r.cases)
-
-
-__all__ = ["check"]
+def _words(r: Result) -> str:
+    return f"[red]{r.property} ✗ {len(r.failures)} of {r.cases}[/]" if r.failures else f"{r.property} {r.cases}"

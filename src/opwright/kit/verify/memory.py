@@ -40,7 +40,8 @@ def cases(subject: Subject) -> Iterator[Case]:
         yield from (Case(s, subject.main, layout) for layout in ("transposed", "sliced", "rows", "misaligned"))
         yield from (Case(s, rng.choice(subject.fast_dtypes), MIXED, v) for v in ("zero", "one", "tail", "tail2"))
         yield from (Case(s, d, variant="tail") for d in subject.fast_dtypes)
-        yield Case(s, subject.main, variant="big")
+        if s == 0:
+            yield Case(s, subject.main, variant="big")
 
 
 def check(subject: Subject, case: Case) -> None:

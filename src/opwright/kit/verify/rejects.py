@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -67,6 +68,11 @@ def _bad(subject: Subject, case: Case) -> None:
     what = f"{name} {how}"
     if _endless(sample) and not _raises_early(subject, sample):
         raise NotApplicable("it would not end")
+    if op.parent is not None:
+        # Autograd hands a rung what belongs together; of anything else it is only asked to survive.
+        with contextlib.suppress(Exception):
+            results_of(op, op, copied(sample))
+        return
     try:
         oracle = Oracle(reference_of(op), sample, subject.seed)
     except Exception as e:
@@ -80,7 +86,7 @@ def _bad(subject: Subject, case: Case) -> None:
     except Exception as e:
         raise Finding(f"it rejects {what}, which the reference takes: {type(e).__name__}: {first_line(e)}") from None
     # PyTorch itself gives garbage for some tensors on the meta device among others.
-    comparable = how not in ("on the meta device", "sparse") and not op.random
+    comparable = how not in ("on the meta device", "sparse", "with 70 dimensions") and not op.random
     if comparable and all(r is None or r.layout == torch.strided for r in got):
         try:
             oracle.judge(got)

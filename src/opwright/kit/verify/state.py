@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from opwright.kit.samples import Sample
+from opwright.kit.verify import guard
 from opwright.kit.verify.calls import accepted, attempt, reference_of
 from opwright.kit.verify.cases import Case, Subject
 from opwright.kit.verify.oracle import Oracle, Results, copied, rebuilt
@@ -16,7 +17,7 @@ from opwright.kit.verify.report import Finding, NotApplicable
 
 def cases(subject: Subject) -> Iterator[Case]:
     for case in subject.few(3):
-        yield from (Case(case.sample, case.dtype, extra=how) for how in ("values", "sizes", "dtypes"))
+        yield from (Case(case.sample, case.dtype, extra=how) for how in ("values", "sizes", "dtypes", "around"))
 
 
 def skip(subject: Subject) -> str | None:
@@ -32,9 +33,38 @@ def check(subject: Subject, case: Case) -> None:
     _judge(oracle, attempt(subject.op, copied(sample)), "first")
     if case.extra == "values":
         _rewritten(subject, sample)
+    elif case.extra == "around":
+        _around(subject, sample)
     else:
         _others(subject, case)
     _judge(oracle, attempt(subject.op, copied(sample)), "later")
+
+
+def _around(subject: Subject, sample: Sample) -> None:
+    """What every caller shares is left as it was found."""
+    found = guard.library()
+
+    def look() -> dict[str, object]:
+        mode = None if isinstance(found, str) else found.opwright_guard_float_mode()
+        return {
+            "the state of the random number generator": torch.default_generator.get_state().tolist(),
+            "the processor's way of rounding": mode,
+            "PyTorch's number of threads": torch.get_num_threads(),
+            "the default dtype": torch.get_default_dtype(),
+            "whether gradients are recorded": torch.is_grad_enabled(),
+            "whether deterministic algorithms are asked for": torch.are_deterministic_algorithms_enabled(),
+        }
+
+    own, threads = copied(sample), torch.get_num_threads()
+    if not isinstance(found, str):
+        found.opwright_guard_usual_float_mode()
+    before = look()
+    attempt(subject.op, own)
+    after = look()
+    torch.set_num_threads(threads)
+    for what, value in before.items():
+        if after[what] != value:
+            raise Finding(f"a call changes {what}")
 
 
 def _rewritten(subject: Subject, sample: Sample) -> None:
@@ -78,6 +108,3 @@ def _judge(oracle: Oracle, got: Results, which: str) -> None:
         raise Finding(
             f"in the {which} of several calls, {f.message}", index=f.index, expected=f.expected, got=f.got
         ) from None
-
-
-_ = torch

@@ -35,7 +35,7 @@ def ticket(op: Op[..., Any]) -> Ticket:
 
 
 def _kernels(op: Op[..., Any]) -> list[int]:
-    return [len(rung.kernels) for rung in op.ladder]
+    return [len(rung.kernels) for rung in op.ladder if rung.kernels]
 
 
 def arrive(given: Ticket) -> Op[..., Any]:
@@ -98,9 +98,10 @@ def _family(op: Op[..., Any]) -> list[Op[..., Any]]:
 def _functions(op: Op[..., Any]) -> Iterator[types.FunctionType]:
     for member in _family(op):
         for rung in member.ladder:
-            declared: list[Callable[..., Any] | None] = [rung._gradient, rung._cost, *rung._samples, *rung._rejects]
+            # The reference first: what belongs to it may stand in later cells.
+            declared: list[Callable[..., Any] | None] = [rung.reference] if rung.rung is None else []
+            declared += [rung._gradient, rung._cost, *rung._samples, *rung._rejects]
             declared += [k._function for k in rung.kernels if k.library is None]
-            declared += [rung.reference] if rung.rung is None else []
             for function in declared:
                 plain = inspect.unwrap(function) if function is not None else None
                 if isinstance(plain, types.FunctionType) and not plain.__module__.startswith("opwright."):

@@ -6,10 +6,7 @@ It takes requests and gives answers as lines of JSON, over two pipes of its own:
 from __future__ import annotations
 
 import json
-import os
-import sys
 import time
-import warnings
 from typing import Any
 
 import torch
@@ -52,6 +49,7 @@ def _run(home: Op[..., Any], request: dict[str, Any], say: Any) -> None:
     done = set(request["done"])
     start = time.perf_counter()
     skipped, cases = properties.cases_of(subject, request["property"])
+    failures = 0
     for case in cases:
         if case.id in done or not properties.chosen(subject, case, request["case"]):
             continue
@@ -62,6 +60,11 @@ def _run(home: Op[..., Any], request: dict[str, Any], say: Any) -> None:
             outcome = properties.failure(subject, request["property"], case, Finding(trouble))
         leaves = trouble is not None or (isinstance(outcome, Failure) and request["property"] == "capture")
         say(failure=vars(outcome) if isinstance(outcome, Failure) else None, counted=outcome is not None, leaves=leaves)
+        if leaves:
+            return
+        failures += isinstance(outcome, Failure)
+        if failures >= request["most"]:
+            break
     say(end=True, skipped=skipped, seconds=time.perf_counter() - start)
 
 
@@ -74,10 +77,3 @@ def _gpu_trouble(subject: Subject) -> str | None:
     except Exception as e:
         return f"the GPU stopped: {first_line(e)}"
     return None
-
-
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), 3000))
-    os.dup2(2, 1)
-    serve(int(sys.argv[1]), int(sys.argv[2]))

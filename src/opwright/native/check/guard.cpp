@@ -6,7 +6,12 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
+
 #include <algorithm>
+#include <cfenv>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -166,6 +171,23 @@ OPWRIGHT_API int64_t opwright_guard_twice(int64_t* found, int64_t room) {
 OPWRIGHT_API int64_t opwright_guard_live() {
     const std::lock_guard<std::mutex> lock(guard);
     return live_bytes;
+}
+
+// How the processor treats floating-point numbers: its rounding, and whether it flushes subnormal ones to zero.
+OPWRIGHT_API uint32_t opwright_guard_float_mode() {
+#ifdef __SSE__
+    return _mm_getcsr() & ~uint32_t{0x3f};  // without the flags, which any operation may raise
+#else
+    return static_cast<uint32_t>(std::fegetround());
+#endif
+}
+
+OPWRIGHT_API void opwright_guard_usual_float_mode() {
+#ifdef __SSE__
+    _mm_setcsr(0x1f80);
+#else
+    std::fesetround(FE_TONEAREST);
+#endif
 }
 
 // Called by kernel.h's parallel loop in check mode: with -1 before the first chunk, then after each with its number.
