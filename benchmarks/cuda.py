@@ -192,7 +192,9 @@ x = torch.ones(8, device="cuda")
 torch.cuda.synchronize()
 start = time.perf_counter()
 declared = "at::Tensor axpby(at::Tensor x, at::Tensor y, double a, double b);"
-module = load_inline("axpby_inline", declared, open(sys.argv[1]).read(), ["axpby"], build_directory=sys.argv[2])
+source = open(sys.argv[1]).read()
+module = load_inline("axpby_inline", cpp_sources=declared, cuda_sources=source, functions=["axpby"],
+                     build_directory=sys.argv[2])
 assert module.axpby(x, x, 2.0, 1.0).tolist() == [3.0] * 8
 print(time.perf_counter() - start)
 """
@@ -236,21 +238,20 @@ def main() -> None:
     chosen = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks/cuda.py: there is no GPU here; `opwright doctor` says why")
+    about = heading()
+    about["machine"]["gpu"] = torch.cuda.get_device_name()
+    about["versions"] |= {
+        "cuda": torch.version.cuda,
+        "nvcc": ".".join(map(str, toolkit.nvcc().release)),
+        "driver": ".".join(map(str, toolkit.driver() or ())),
+    }
     rows: list[dict[str, Any]] = []
     for name in chosen.only.split(","):
         with torch.inference_mode(name in ("bandwidth", "layouts")):  # tensors keep the mode they are made in
             rows += PARTS[name]()
-    if chosen.json:
-        about = heading()
-        driver = toolkit.driver()
-        about["machine"]["gpu"] = torch.cuda.get_device_name()
-        about["versions"] |= {
-            "cuda": torch.version.cuda,
-            "nvcc": ".".join(map(str, toolkit.nvcc().release)),
-            "driver": ".".join(map(str, driver or ())),
-        }
-        chosen.json.parent.mkdir(parents=True, exist_ok=True)
-        chosen.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+        if chosen.json:  # at once, so that a later failure loses nothing
+            chosen.json.parent.mkdir(parents=True, exist_ok=True)
+            chosen.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -217,8 +217,13 @@ OPWRIGHT_NOINLINE Tensor empty(const Layout& layout, DType dtype) {
 #endif
     const int32_t code = detail::Codes::get().code[static_cast<size_t>(dtype) % detail::Codes::size];
     AtenTensorHandle handle;
-    TORCH_ERROR_CODE_CHECK(
-        aoti_torch_empty_strided(layout.dim, layout.size, layout.stride, code, type, index, &handle));
+    const auto error = aoti_torch_empty_strided(layout.dim, layout.size, layout.stride, code, type, index, &handle);
+#ifdef OPWRIGHT_CUDA
+    check(error == TORCH_SUCCESS, detail::OnDevice::name(), ": GPU ", index, " has no memory left for a result of ",
+          layout.numel(), " elements, ", name(dtype));
+#else
+    TORCH_ERROR_CODE_CHECK(error);
+#endif
     return Tensor(handle);
 }
 

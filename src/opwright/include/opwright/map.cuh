@@ -8,18 +8,12 @@
 namespace opwright {
 namespace detail {
 
-// A thread takes a vector of 16 bytes: with all threads of a GPU under way, more only makes it slower. Where elements
-// are taken one by one, a few at once.
-#ifndef OPWRIGHT_THREADS
-#define OPWRIGHT_THREADS 256
-#endif
-constexpr int threads = OPWRIGHT_THREADS;
+// A thread takes one vector of 16 bytes: with all threads of a GPU under way, more at once only makes it slower. Where
+// elements are taken one by one, several are under way at once.
+constexpr int threads = 256;
 template <class T>
 constexpr int lanes = sizeof(T) < 16 ? 16 / sizeof(T) : 1;
-#ifndef OPWRIGHT_UNROLL
-#define OPWRIGHT_UNROLL 1
-#endif
-constexpr int unroll(int vector) { return vector > 1 ? OPWRIGHT_UNROLL : 4; }
+constexpr int singles = 4;
 
 template <class T, int V>
 struct alignas(sizeof(T) * V) Vector {
@@ -81,14 +75,9 @@ template <class T, int slot>
 struct In {
     const T* data;
     __device__ Compute<T> one(int64_t at) const { return static_cast<Compute<T>>(data[at]); }
-    template <int V, int U>
-    __device__ Batch<T, V, U> straight(int64_t at) const {
-        Batch<T, V, U> batch;
-#pragma unroll
-        for (int u = 0; u < U; ++u) {
-            batch.vector[u] = *reinterpret_cast<const Vector<T, V>*>(data + at + u * threads * V);
-        }
-        return batch;
+    template <int V>
+    __device__ Batch<T, V, 1> straight(int64_t at) const {
+        return {{*reinterpret_cast<const Vector<T, V>*>(data + at)}};
     }
     template <int V, int U, int N>
     __device__ Batch<T, V, U> strided(const uint32_t (&at)[U][N], uint32_t repeats) const {
@@ -153,7 +142,7 @@ template <class C>
 struct Fixed {
     C value;
     __device__ C one(int64_t) const { return value; }
-    template <int V, int U>
+    template <int V>
     __device__ Repeated<C> straight(int64_t) const {
         return {value};
     }
@@ -232,14 +221,13 @@ struct AnyOut {
 };
 
 // Everything in one row: no index but the element's own number.
-template <int V, int U, class F, class O, class... I>
+template <int V, class F, class O, class... I>
 __global__ void __launch_bounds__(threads) map_straight(int64_t n, F function, O out, I... in) {
-    constexpr int64_t work = int64_t(threads) * V * U;
+    constexpr int64_t work = int64_t(threads) * V;
     const int64_t begin = blockIdx.x * work;
     if (begin + work <= n) {
         const int64_t at = begin + threadIdx.x * V;
-        out.template write_all<V, U>([at](int u, int) { return at + u * threads * V; }, function,
-                                     in.template straight<V, U>(at)...);
+        out.template write_all<V, 1>([at](int, int) { return at; }, function, in.template straight<V>(at)...);
     } else {
         for (int64_t at = begin + threadIdx.x; at < n; at += threads) {
             const auto value = function(in.one(at)...);
@@ -326,11 +314,11 @@ template <class T, int K, class F, size_t... I, class... Input>
 void map_walk(const Walk& walk, const F& function, std::index_sequence<I...>, const Input&... inputs) {
     using S = Slots<K, Input...>;
     using O = Out<T, K>;
-    constexpr int V = lanes<T>, N = S::inputs + K, U = unroll(V), one = unroll(1);
+    constexpr int V = lanes<T>, N = S::inputs + K, one = singles;
     constexpr auto outputs = std::make_index_sequence<K>();
     if (walk.is_straight() && walk.aligned(V * sizeof(T))) {
-        launch(map_straight<V, U, F, O, decltype(input<T, S::of(I)>(walk, inputs))...>,
-               {ceil_div(walk.numel, threads * V * U), threads}, walk.numel, function, output<T, K>(walk, outputs),
+        launch(map_straight<V, F, O, decltype(input<T, S::of(I)>(walk, inputs))...>,
+               {ceil_div(walk.numel, threads * V), threads}, walk.numel, function, output<T, K>(walk, outputs),
                input<T, S::of(I)>(walk, inputs)...);
         return;
     }
@@ -347,9 +335,9 @@ void map_walk(const Walk& walk, const F& function, std::index_sequence<I...>, co
         }
         const bool rows = V > 1 && part.has_rows(V);
         const Steps<N> steps(part, rows ? V : 1);
-        launch(rows ? map_strided<V, U, N, F, O, decltype(input<T, S::of(I)>(part, inputs))...>
+        launch(rows ? map_strided<V, 1, N, F, O, decltype(input<T, S::of(I)>(part, inputs))...>
                     : map_strided<1, one, N, F, O, decltype(input<T, S::of(I)>(part, inputs))...>,
-               {ceil_div(steps.vectors, threads * (rows ? U : one)), threads}, steps, function, out,
+               {ceil_div(steps.vectors, threads * (rows ? 1 : one)), threads}, steps, function, out,
                input<T, S::of(I)>(part, inputs)...);
     });
 }
