@@ -11,7 +11,8 @@ from opwright.kit import register
 from opwright.kit.verify import run
 from opwright.kit.verify.report import Report
 from opwright.kit.verify.sanitizer import errors
-from tests.broken_ops.cuda import BROKEN_ON_CUDA, FOLDER, Broken
+from tests.broken_ops import Broken
+from tests.broken_ops.cuda import BROKEN_ON_CUDA, FOLDER
 from tests.cuda import needs_gpu
 
 OPERATORS = [op for op in register.operators() if op.namespace == "opwright" and op.parent is None and op.kernels]

@@ -1,6 +1,6 @@
-#include "square.cuh"
-
 #include <opwright/kernel.h>
+
+#include "square.cuh"
 
 __global__ void norms(Packed<const float, 2> x, float* out) {
     for (int64_t row = blockIdx.x; row < x.size(0); row += gridDim.x) {

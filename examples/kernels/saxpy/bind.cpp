@@ -1,6 +1,6 @@
-#include "saxpy.h"
-
 #include <opwright/kernel.h>
+
+#include "saxpy.h"
 
 Tensor saxpy_cuda(const Tensor& x, const Tensor& y, double a) {
     Tensor out = empty(Layout(x), dtype(x));

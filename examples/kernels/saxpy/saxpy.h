@@ -4,5 +4,4 @@
 #ifdef __cplusplus
 extern "C"
 #endif
-    int
-    saxpy_launch(long long n, float a, const float* x, const float* y, float* out, void* stream);
+    int saxpy_launch(long long n, float a, const float* x, const float* y, float* out, void* stream);

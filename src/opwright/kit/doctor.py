@@ -95,8 +95,8 @@ def examine_library(file: Path) -> list[Finding]:
         found = f"the file is called {asked}, the module in it {', '.join(sorted(inits))}"
         mend = f"rename the file to {sorted(inits)[0]}.so, or the module to {asked} (TORCH_EXTENSION_NAME does it)"
         findings.append(Finding("module name", "broken", found, mend))
-    code = doctor_cuda.examine_code(file)
-    return findings if code is None else [*findings, code]
+    gpu = doctor_cuda.examine_code(file)
+    return findings if gpu is None else [*findings, gpu]
 
 
 def _why_it_does_not_load(said: str, code: int) -> str:

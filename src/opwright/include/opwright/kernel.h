@@ -101,8 +101,8 @@ struct Boxed<function> {
     }                                                                                   \
     static_assert(true, "")
 #define OPWRIGHT_RUN_CPU(op, function) opwright::detail::Boxed<&function>::run
-#define OPWRIGHT_RUN_CUDA(op, function)                                                       \
-    [](StableIValue* stack, uint64_t arguments, uint64_t results) {                           \
+#define OPWRIGHT_RUN_CUDA(op, function)                                                                  \
+    [](StableIValue* stack, uint64_t arguments, uint64_t results) {                                      \
         opwright::detail::Boxed<&function>::run_on_device(C10_STRINGIZE(op), stack, arguments, results); \
     }
 #define OPWRIGHT_ON_CPU "cpu"

@@ -33,23 +33,23 @@ OPWRIGHT_NOINLINE void launch_raw(const void* kernel, const Grid& grid, void** a
     const dim3 t = grid.threads;
     check(grid.blocks > 0 && grid.blocks <= most_blocks && grid.rows > 0 && grid.rows <= most_rows && grid.sheets > 0 &&
               grid.sheets <= most_rows,
-          detail::OnDevice::name(), ": a launch has at most 2147483647 x 65535 x 65535 blocks, got ", grid.blocks, " x ",
-          grid.rows, " x ", grid.sheets);
+          detail::OnDevice::name(), ": a launch has at most 2147483647 x 65535 x 65535 blocks, got ", grid.blocks,
+          " x ", grid.rows, " x ", grid.sheets);
     const cudaStream_t on = stream();
     if (__builtin_expect(synchronous(), false)) wait_for(on, "an earlier kernel on this stream");
     if (grid.shared > 48 * 1024) {
-        cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        static_cast<int>(grid.shared)),
-                   "asking for shared memory");
+        cuda_check(
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(grid.shared)),
+            "asking for shared memory");
     }
     const dim3 blocks(static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.rows),
                       static_cast<unsigned>(grid.sheets));
     const cudaError_t error = cudaLaunchKernel(kernel, blocks, t, arguments, grid.shared, on);
     if (__builtin_expect(error != cudaSuccess, false)) {
         cudaGetLastError();
-        check(error == cudaErrorNoKernelImageForDevice, detail::OnDevice::name(), ": the launch failed: ",
-              cudaGetErrorString(error), ", with blocks (", blocks.x, ", ", blocks.y, ", ", blocks.z, "), threads (",
-              t.x, ", ", t.y, ", ", t.z, ") and ", grid.shared, " bytes of shared memory");
+        check(error == cudaErrorNoKernelImageForDevice, detail::OnDevice::name(),
+              ": the launch failed: ", cudaGetErrorString(error), ", with blocks (", blocks.x, ", ", blocks.y, ", ",
+              blocks.z, "), threads (", t.x, ", ", t.y, ", ", t.z, ") and ", grid.shared, " bytes of shared memory");
         cuda_fail(error, "the launch");
     }
     if (__builtin_expect(synchronous(), false)) wait_for(on, "the kernel");
@@ -89,8 +89,9 @@ void for_each(int64_t n, const F& function) {
     launch(detail::each_index<F>, {blocks, 256}, n, function);
 }
 
-// A tensor of rank N as a kernel takes it: by value, indexed x(i, j). Index is int32_t where that reaches every element,
-// which is faster, and int64_t where it does not: with_index chooses. Indices are checked in builds with OPWRIGHT_DEBUG.
+// A tensor of rank N as a kernel takes it: by value, indexed x(i, j). Index is int32_t where that reaches every
+// element, which is faster, and int64_t where it does not: with_index chooses. Indices are checked in builds with
+// OPWRIGHT_DEBUG.
 template <class T, int N, class Index = int64_t>
 class Packed {
   public:

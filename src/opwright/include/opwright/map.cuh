@@ -238,7 +238,8 @@ __global__ void __launch_bounds__(threads) map_straight(int64_t n, F function, O
 
 // Any strides, in vectors of V elements along the fastest dimension.
 template <int V, int U, int N, class F, class O, class... I>
-__global__ void __launch_bounds__(threads) map_strided(__grid_constant__ const Steps<N> steps, F function, O out, I... in) {
+__global__ void __launch_bounds__(threads)
+    map_strided(__grid_constant__ const Steps<N> steps, F function, O out, I... in) {
     const uint32_t begin = blockIdx.x * uint32_t(threads * U) + threadIdx.x;
     if (begin + (U - 1) * threads < steps.vectors) {
         uint32_t at[U][N];
@@ -258,8 +259,8 @@ __global__ void __launch_bounds__(threads) map_strided(__grid_constant__ const S
 
 // A tile of the result, whose inputs lie across it.
 template <class T, int N, class F, class O, class... I>
-__global__ void __launch_bounds__(32 * tile_rows) map_tiled(__grid_constant__ const Tiles<N> tiles, F function, O out,
-                                                            I... in) {
+__global__ void __launch_bounds__(32 * tile_rows)
+    map_tiled(__grid_constant__ const Tiles<N> tiles, F function, O out, I... in) {
     const Place<N> place(tiles, tile_width<T>);
     (in.stage(place), ...);
     __syncthreads();
@@ -349,8 +350,8 @@ void map_mixed(const Walk& walk, const F& function, std::index_sequence<I...>, c
     walk.in_parts([&](const Walk& part) {
         const Steps<N> steps(part, 1);
         launch(map_strided<1, 2, N, F, AnyOut<C>, decltype(any_input<C, S::of(I)>(part, inputs))...>,
-               {ceil_div(steps.vectors, threads * 2), threads}, steps, function,
-               AnyOut<C>{part.data[0], part.dtype[0]}, any_input<C, S::of(I)>(part, inputs)...);
+               {ceil_div(steps.vectors, threads * 2), threads}, steps, function, AnyOut<C>{part.data[0], part.dtype[0]},
+               any_input<C, S::of(I)>(part, inputs)...);
     });
 }
 

@@ -7,8 +7,8 @@
 namespace opwright {
 namespace detail {
 
-// eˣ = 2^high · (1 + ln 2 · low), where high + low = x log₂e: rounding that product alone would cost |x| ulp. Where eˣ is
-// infinite or 0, low has no meaning, and is kept from becoming NaN or large.
+// eˣ = 2^high · (1 + ln 2 · low), where high + low = x log₂e: rounding that product alone would cost |x| ulp. Where eˣ
+// is infinite or 0, low has no meaning, and is kept from becoming NaN or large.
 struct Power {
     float high, low;
     __device__ __forceinline__ explicit Power(float x) : high(x * 1.44269502f) {

@@ -2,8 +2,9 @@
 // so that a result is the same each time; no atomics.
 #pragma once
 
-#include <opwright/map.cuh>
 #include <opwright/sum.h>
+
+#include <opwright/map.cuh>
 
 #pragma GCC visibility push(hidden)
 
@@ -78,8 +79,8 @@ struct Sum {
 
 // One part of the sums of one or of 32 results: blockIdx.x says which results, blockIdx.y which terms.
 template <class T, class Index, class F>
-__global__ void __launch_bounds__(sum_threads) sum_part(__grid_constant__ const Sum sum, F function, const T* x,
-                                                        Compute<T>* partial) {
+__global__ void __launch_bounds__(sum_threads)
+    sum_part(__grid_constant__ const Sum sum, F function, const T* x, Compute<T>* partial) {
     using C = Compute<T>;
     const int width = sum.along ? 1 : 32;
     const int64_t result = blockIdx.x * int64_t(width) + (sum.along ? 0 : threadIdx.x % 32);
@@ -107,7 +108,8 @@ __global__ void __launch_bounds__(sum_threads) sum_part(__grid_constant__ const 
 
 // Adds the parts of each result.
 template <class T>
-__global__ void __launch_bounds__(sum_threads) add_parts(int64_t parts, int64_t results, const Compute<T>* from, T* to) {
+__global__ void __launch_bounds__(sum_threads)
+    add_parts(int64_t parts, int64_t results, const Compute<T>* from, T* to) {
     for (int64_t i = blockIdx.x * int64_t(sum_threads) + threadIdx.x; i < results;
          i += int64_t(gridDim.x) * sum_threads) {
         Compute<T> total = 0;
@@ -148,7 +150,8 @@ Tensor sum_to(const Layout& shape, const F& function, const Tensor& x) {
     const Layout in(x);
     Layout to(shape);
     to.make_contiguous();
-    check(in.dim >= to.dim, OnDevice::name(), ": sum_to needs at least ", to.dim, " dimensions, got ", opwright::shape(x));
+    check(in.dim >= to.dim, OnDevice::name(), ": sum_to needs at least ", to.dim, " dimensions, got ",
+          opwright::shape(x));
     Tensor out = empty(to, dtype(x));
     Sum sum;
     Axis summed[max_dim];
@@ -170,7 +173,8 @@ Tensor sum_to(const Layout& shape, const F& function, const Tensor& x) {
     // Few results and many terms: the terms are divided among blocks, by the sizes alone.
     const int64_t blocks = sum.along ? sum.results : ceil_div(sum.results, 32);
     const int64_t least = sum.along ? 16 * sum_threads : 512;
-    const int64_t parts = std::max<int64_t>(1, std::min(std::min<int64_t>(sum.terms / least, 1024 / blocks), most_rows));
+    const int64_t parts =
+        std::max<int64_t>(1, std::min(std::min<int64_t>(sum.terms / least, 1024 / blocks), most_rows));
     sum.chunk = std::max<int64_t>(1, ceil_div(sum.terms, parts));
     dispatch(floating, dtype(x), [&](auto zero) { sum_tensor<decltype(zero)>(sum, function, x, out); });
     return out;

@@ -191,8 +191,9 @@ OPWRIGHT_NOINLINE Tensor sum_tensor(const Tensor& x, Layout to, DType numbers, S
 
 }  // namespace detail
 
-// function(x) summed to a smaller shape that broadcasts to its own, in one pass and without a tensor for function(x). The function takes and gives float
-// (for float, half and bfloat16 tensors) or double. The result is contiguous and has the dtype of x.
+// function(x) summed to a smaller shape that broadcasts to its own, in one pass and without a tensor for function(x).
+// The function takes and gives float (for float, half and bfloat16 tensors) or double. The result is contiguous and has
+// the dtype of x.
 //
 //     Tensor grad_bias = sum_to(bias, [](float g) { return 2 * g; }, grad);
 template <class F>

@@ -1,9 +1,11 @@
-// How the operands of an elementwise operator are walked on the GPU: which dimensions, in which order, by which strides.
+// How the operands of an elementwise operator are walked on the GPU: which dimensions, in which order, by which
+// strides.
 #pragma once
 
 #include <opwright/dispatch.h>
-#include <opwright/launch.cuh>
 #include <opwright/layout.h>
+
+#include <opwright/launch.cuh>
 
 #pragma GCC visibility push(hidden)
 

@@ -37,9 +37,9 @@ def look_up(plan: Plan) -> cache.Entry | None:
 
 
 def _runs_here(entry: cache.Entry) -> bool:
-    arch = entry.about.get("arch")
+    arch = entry.about.get("arch") or []
     here = cuda.gpus() if arch else []
-    return not here or all(cuda.runs_on(arch, gpu.capability) for gpu in here)
+    return all(cuda.runs_on(arch, gpu.capability) for gpu in here)
 
 
 def write(plan: Plan, entry: cache.Entry, root: Path) -> Path:

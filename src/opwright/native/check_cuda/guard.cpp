@@ -1,7 +1,6 @@
 // Memory for the check on a GPU: every allocation lies between two bands of known bytes and begins as known bytes
 // itself, so that a write beside it and a read before a write both show. It is slow: each step waits for the GPU.
 #include <cuda_runtime_api.h>
-
 #include <sys/types.h>
 
 #include <cstdint>
