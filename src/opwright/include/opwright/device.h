@@ -34,13 +34,18 @@ class OnDevice {
         static const int32_t cuda = aoti_torch_device_type_cuda();
         check(type == cuda, op, ": the first tensor must be on a GPU");
         TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(first, &index));
-        cuda_check(cudaGetDevice(&before_), "asking for the current device");
-        if (before_ != index) cuda_check(cudaSetDevice(index), "choosing the device");
+        int32_t current;
+        TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_device_index(&current));
+        if (current != index) TORCH_ERROR_CODE_CHECK(aoti_torch_create_device_guard(index, &guard_));
+        // PyTorch's CUDA runtime is another one than ours, which may have last seen another device.
+        int seen;
+        cuda_check(cudaGetDevice(&seen), "asking for the current device");
+        if (seen != index) cuda_check(cudaSetDevice(index), "choosing the device");
         top() = this;
     }
     ~OnDevice() {
         top() = outer_;
-        if (before_ != index) cudaSetDevice(before_);
+        if (guard_) aoti_torch_delete_device_guard(guard_);
     }
     OnDevice(const OnDevice&) = delete;
     OnDevice& operator=(const OnDevice&) = delete;
@@ -58,7 +63,7 @@ class OnDevice {
     }
 
     OnDevice* outer_;
-    int before_ = 0;
+    DeviceGuardHandle guard_ = nullptr;
 };
 
 // PyTorch's current stream. Its function lives in libtorch_cuda, which a CPU-only torch, against which this may have
