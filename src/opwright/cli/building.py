@@ -15,7 +15,7 @@ from rich.progress import track
 from rich.table import Table
 
 import opwright as ow
-from opwright.kit import native, register
+from opwright.kit import native, register, short
 from opwright.kit.build import cache as build_cache
 from opwright.kit.build import prebuilt, toolchain
 from opwright.kit.build.compile import write_compile_commands
@@ -34,10 +34,10 @@ def chosen(names: list[str] | None) -> list[ow.Op[..., Any]]:
         elif Path(name).exists():
             found += vars(ow.load(name)).values()
         else:
-            known = ", ".join(o.name for o in register.operators() if o.parent is None)
+            known = ", ".join(o.name for o in register.operators() if o.home is o)
             raise ValueError(f"there is no operator and no file {name!r}; the operators are {known}")
     if not names:
-        found = [op for op in register.operators() if op.parent is None]
+        found = [op for op in register.operators() if op.home is op]
     return [rung for op in found for rung in op.ladder]
 
 
@@ -82,11 +82,13 @@ def build(
     kernels = [(op, k) for op in operators for k in op.kernels if k.library and k.device in devices]
     libraries: dict[Library, None] = dict.fromkeys(k.library for _, k in kernels if k.library)
     if compile_commands is not None:
-        plans = [library.plan() for library in libraries]
-        console.print(f"wrote {write_compile_commands([*plans, native.plan()], compile_commands)}", highlight=False)
+        plans = [*(library.plan() for library in libraries), native.plan()]
+        plans += [plan for plan in [short.plan()] if plan is not None]
+        console.print(f"wrote {write_compile_commands(plans, compile_commands)}", highlight=False)
     start = time.perf_counter()
     with concurrent.futures.ThreadPoolExecutor(toolchain.jobs()) as pool:
-        waiting = [pool.submit(native.build, force), *(pool.submit(library.compile, force) for library in libraries)]
+        waiting = [pool.submit(own.build, force) for own in (native, short)]
+        waiting += [pool.submit(library.compile, force) for library in libraries]
         done = concurrent.futures.as_completed(waiting)
         for future in track(done, "building", len(waiting), console=console, transient=True):
             future.result()

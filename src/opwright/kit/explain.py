@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opwright.kit import node
 from opwright.kit.op import Op
 from opwright.kit.require import spell
 from opwright.kit.values import tensors
@@ -68,7 +69,11 @@ def explain(op: Op[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
     given = bool(args or kwargs)
     values = op.signature.bind(args, kwargs) if given else {}
     shown = ", ".join(f"{name}={_show(value)}" for name, value in values.items())
-    steps = [_forward(op, values, given), _backward(op, values, given), _compile(op)]
+    backward = _backward(op, values, given)
+    steps = [_forward(op, values, given), backward, _compile(op)]
+    if backward.runs in ("kernel", "reference") and op.recorded_form is not op:
+        form = _forward(op.recorded_form, values, given, "recorded")
+        steps.insert(1, Step(form.name, form.runs, f"{op.recorded_form.name}, for a gradient; {form.why}"))
     return Explanation(f"{op.name}({shown})", op.schema, tuple(steps), _error(op, args, kwargs) if given else None)
 
 
@@ -91,15 +96,18 @@ def _backward(op: Op[..., Any], values: dict[str, Any], given: bool) -> Step:
         return Step("backward", "none", "no tensor of it is differentiable")
     if given and not any(t.requires_grad for t in followed):
         return Step("backward", "none", "no input requires a gradient")
-    if op.recorded_by_reference or not op.has_rung:
-        why = ""
+    why = node.why_not(op)
+    ladder = op.functional if op.functional is not None and why is None else op
+    if (op.recorded_by_reference and why is not None) or not ladder.has_rung:
+        reason = ""
         if op.opaque:
-            why = ", since it draws random numbers" if op.random else ", since it writes to its arguments"
-        return Step("backward", "autograd", f"records what the reference does{why}")
-    above = op.backward
-    how = "its declared gradient" if op.has_declared_gradient else "derived from the reference"
+            reason = ", since it draws random numbers" if op.random else ", since it writes to its arguments"
+        return Step("backward", "autograd", f"records what the reference does{reason}")
+    above = ladder.backward
+    how = "its declared gradient" if ladder.has_declared_gradient else "derived from the reference"
     runs = "kernel" if above.kernels else "reference"
-    return Step("backward", runs, f"{above.name}, {how}, recorded in Python")
+    where = "recorded in C++" if why is None else f"recorded in Python, since {why}"
+    return Step("backward", runs, f"{above.name}, {how}, {where}")
 
 
 def _compile(op: Op[..., Any]) -> Step:

@@ -88,9 +88,10 @@ def rung_sample(below: Op[..., Any], above: Op[..., Any], make: Callable[..., Te
     values = below.signature.bind(sample.args, sample.kwargs)
     if not any(has_gradient(t) for p in below.signature.differentiable_inputs for t in tensors(values[p.name])):
         return None
+    form = below.recorded_form
     with torch.no_grad():
-        out = below._direct(*sample.args, **sample.kwargs)
-    outputs = (out,) if below.signature.single else tuple(out)
+        out = form._direct(*sample.args, **sample.kwargs)
+    outputs = (out,) if form.signature.single else tuple(out)
     given: dict[str, Any] = {}
     for name, index in zip(rung.grads, below.signature.differentiable_outputs, strict=True):
         incoming = [make(*t.shape, dtype=t.dtype) for t in tensors(outputs[index])]

@@ -14,6 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "ladder.h"
+
+namespace opwright {
+
 namespace {
 
 using c10::DispatchKey;
@@ -47,6 +51,7 @@ struct Route {
     Layout layout;
     std::vector<Argument> arguments;
     std::vector<size_t> scalars;
+    std::vector<size_t> required;  // tensors that must be given
     int64_t names;
 
     // What the first tensor of a call is; the others are held against it.
@@ -111,6 +116,10 @@ struct Route {
 
     bool takes(at::ArrayRef<IValue> values) const {
         First first;
+        for (const size_t i : required) {
+            // None where a tensor must be comes as an undefined one, which has no memory to read.
+            if (values[i].isTensor() && !values[i].toTensor().defined()) return false;
+        }
         for (const IValue& value : values) {
             if (value.isTensor()) {
                 if (!takes_tensor(value.toTensor(), first)) return false;
@@ -160,13 +169,31 @@ class Router final : public c10::OperatorKernel {
                 IValue& value = (*stack)[base + i];
                 if (!value.isDouble() && !value.isNone()) value = value.toScalar().toDouble();
             }
+            const auto written = written_by(op, base, *stack);
             route.kernel.redispatchBoxed(DispatchKeySet(device_), stack);
+            // A kernel writes raw memory and counts nothing; autograd must notice.
+            for (const at::Tensor& t : written) t.unsafeGetTensorImpl()->bump_version();
             return;
         }
         reference_.callBoxed(stack);
     }
 
   private:
+    static c10::SmallVector<at::Tensor, 1> written_by(const OperatorHandle& op, size_t base, const Stack& stack) {
+        c10::SmallVector<at::Tensor, 1> written;
+        if (!op.schema().is_mutable()) return written;
+        for (size_t i = 0; i < op.schema().arguments().size(); ++i) {
+            const auto* const alias = op.schema().arguments()[i].alias_info();
+            const IValue& value = stack[base + i];
+            if (alias == nullptr || !alias->isWrite() || value.isNone()) continue;
+            const auto found = value.isTensor() ? std::vector<at::Tensor>{value.toTensor()} : value.toTensorVector();
+            for (const at::Tensor& t : found) {
+                if (t.defined() && !t.is_inference()) written.push_back(t);
+            }
+        }
+        return written;
+    }
+
     OperatorHandle reference_;
     DispatchKey device_;
     std::shared_ptr<const Routes> routes_;
@@ -176,23 +203,6 @@ std::mutex guard;
 std::map<std::string, Router*> routers;                      // owned by the dispatcher, which never lets go
 std::vector<std::unique_ptr<torch::Library>> registrations;  // never destroyed: a kernel may be running
 std::map<std::string, std::shared_ptr<Routes>> pending;
-
-OperatorHandle find(const std::string& name) {
-    const auto dot = name.find('.');
-    return c10::Dispatcher::singleton().findSchemaOrThrow(name.substr(0, dot).c_str(),
-                                                          dot == std::string::npos ? "" : name.c_str() + dot + 1);
-}
-
-// Reads what kit/native.py wrote: numbers in the order of the loops below.
-class Reader {
-  public:
-    explicit Reader(const std::vector<int64_t>& numbers) : numbers_(numbers) {}
-    int64_t next() { return numbers_.at(at_++); }
-
-  private:
-    const std::vector<int64_t>& numbers_;
-    size_t at_ = 0;
-};
 
 Route read_route(const std::string& kernel, const std::vector<at::Tensor>& examples, const std::vector<int64_t>& spec) {
     Reader reader(spec);
@@ -216,6 +226,10 @@ Route read_route(const std::string& kernel, const std::vector<at::Tensor>& examp
         route.ranked =
             route.ranked || argument.has_pattern || argument.least_rank > 0 || argument.most_rank != INT64_MAX;
         route.arguments.push_back(std::move(argument));
+    }
+    const auto& declared = route.kernel.schema().arguments();
+    for (size_t i = 0; i < declared.size(); ++i) {
+        if (declared[i].type()->kind() == c10::TypeKind::TensorType) route.required.push_back(i);
     }
     return route;
 }
@@ -261,3 +275,11 @@ TORCH_LIBRARY_FRAGMENT(opwright_native, m) {
 }
 
 }  // namespace
+
+OperatorHandle find(const std::string& name) {
+    const auto dot = name.find('.');
+    return c10::Dispatcher::singleton().findSchemaOrThrow(name.substr(0, dot).c_str(),
+                                                          dot == std::string::npos ? "" : name.c_str() + dot + 1);
+}
+
+}  // namespace opwright

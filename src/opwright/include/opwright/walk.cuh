@@ -184,17 +184,17 @@ OPWRIGHT_NOINLINE Walk::Walk(const Tensor* const* tensors, int count, int result
     // one.
     int order[max_dim];
     int kept = 0;
+    numel = out.numel();
+    if (numel == 0) return;  // whatever its strides
     for (int d = out.dim - 1; d >= 0; --d) {
-        numel *= out.size[d];
         if (out.size[d] == 1) continue;
         for (int i = 0; i < results; ++i) {
-            check(all[d][i] != 0 || out.size[d] == 0, OnDevice::name(), ": a result of map must not repeat elements");
+            check(all[d][i] != 0, OnDevice::name(), ": a result of map must not repeat elements");
         }
         int at = kept++;
         for (; at > 0 && all[order[at - 1]][0] > all[d][0]; --at) order[at] = order[at - 1];
         order[at] = d;
     }
-    if (numel == 0) return;
     for (int k = 0; k < kept; ++k) {
         const int d = order[k];
         bool merges = dim > 0;

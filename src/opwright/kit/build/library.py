@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -72,7 +73,7 @@ class Library:
         missing = next((s for s in plan.sources if not s.is_file()), None)
         if missing is not None:
             raise BuildError(f"{plan.name}: there is no source {missing}")
-        entry = self.find(plan, force)
+        entry = self.find(plan, force, _hint)
         if self.device == "cuda":
             cuda.refuse_foreign_code(plan.name, entry.about["arch"])
         key = str(entry.about["key"])[:16]
@@ -83,13 +84,13 @@ class Library:
                 raise Unavailable(_about_loading(str(e.__cause__ or e))) from None
         self.key, self.trouble = key, None
 
-    def find(self, plan: Plan, force: bool = False) -> cache.Entry:
-        """The built library: from a folder of prebuilt ones, from the cache, or built now."""
+    def find(self, plan: Plan, force: bool = False, hint: Callable[[], str] = str) -> cache.Entry:
+        """The built library: from a folder of prebuilt ones, from the cache, or built now, with a hint said then."""
         made = None if force else prebuilt.look_up(plan)
         if made is not None:
             return made
         if force or not forbidden():
-            return compile.build(plan, force)
+            return compile.build(plan, force, hint())
         found = cache.look_up(cache.open_folder(), plan.key)
         if found is None:
             raise Unavailable("it is not built and OPWRIGHT_BUILD=0 forbids building; run `opwright build`")
@@ -99,6 +100,20 @@ class Library:
 def forbidden() -> bool:
     """Whether the environment forbids building: OPWRIGHT_BUILD=0."""
     return os.environ.get("OPWRIGHT_BUILD", "") == "0"
+
+
+def _hint() -> str:
+    """What else is worth building, said once, where somebody already waits for a compiler."""
+    from opwright.kit import native  # which needs this module's neighbours
+
+    global _hinted
+    if _hinted or native.available() is None or os.environ.get("OPWRIGHT_NATIVE", "") == "0":
+        return ""
+    _hinted = True
+    return "; gradients and calls cost less once `opwright build` has built the rest"
+
+
+_hinted = False
 
 
 def _about_loading(said: str) -> str:

@@ -83,11 +83,15 @@ Tensor shared_race(const Tensor& x) {
 __global__ void add_one_behind_barrier(const float* x, float* out, int64_t n) {
     __shared__ float part[256];
     const int64_t i = blockIdx.x * int64_t(256) + threadIdx.x;
-    if (i < n) {
-        part[threadIdx.x] = x[i];
-        __syncthreads();  // which those beyond the end never reach
-        out[i] = part[threadIdx.x] + 1;
+    const unsigned even = 0x55555555u;
+    if (threadIdx.x % 2 == 0) {
+        part[threadIdx.x] = i < n ? x[i] : 0;
+        __syncwarp(even << 1);  // a mask in which the threads that call it are not
+    } else {
+        part[threadIdx.x] = i < n ? x[i] : 0;
+        __syncwarp(even);
     }
+    if (i < n) out[i] = part[threadIdx.x] + 1;
 }
 
 Tensor divergent_barrier(const Tensor& x) {

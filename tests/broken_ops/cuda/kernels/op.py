@@ -57,7 +57,7 @@ def shared_race(x: Tensor) -> Tensor:
 
 @ow.op(namespace="broken_cuda")
 def divergent_barrier(x: Tensor) -> Tensor:
-    """x + 1; threads beyond the end leave before the barrier."""
+    """x + 1; threads wait at a barrier of their warp that is for the others."""
     return x + 1
 
 
