@@ -51,7 +51,6 @@ struct Route {
     Layout layout;
     std::vector<Argument> arguments;
     std::vector<size_t> scalars;
-    std::vector<size_t> required;  // tensors that must be given
     int64_t names;
 
     // What the first tensor of a call is; the others are held against it.
@@ -147,6 +146,7 @@ struct Route {
         return true;
     }
 
+    std::vector<size_t> required;  // tensors that must be given
     bool ranked = false;  // some argument has a rank or a pattern to look at
 };
 
