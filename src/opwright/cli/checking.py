@@ -29,7 +29,7 @@ def check(
     case: Annotated[str | None, typer.Option(metavar="ID", help="The one case to run, as a failure names it.")] = None,
     thorough: Annotated[float | None, typer.Option(metavar="SECONDS", help="Go on with further seeds.")] = None,
     sanitize: Annotated[
-        bool, typer.Option("--sanitize", help="Also under AddressSanitizer and UndefinedBehaviorSanitizer.")
+        bool, typer.Option("--sanitize", help="Also under the compiler's sanitizers; on a GPU, compute-sanitizer.")
     ] = False,
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Also write JSON; - is stdout.")

@@ -51,6 +51,8 @@ class Kernel:
             for p in op.signature.parameters:
                 # A built kernel takes a number as a double.
                 value = values.get(p.name)
+                if p.kind.schema == "Tensor" and value is None:
+                    return f"{p.name} is absent"
                 if p.kind.schema == "Scalar" and (isinstance(value, complex) or (whole and isinstance(value, float))):
                     return f"{p.name} is {type(value).__name__} {value}, which would change the result's type"
         return self.domain.refuses(values)

@@ -115,6 +115,10 @@ struct Route {
 
     bool takes(at::ArrayRef<IValue> values) const {
         First first;
+        for (const size_t i : required) {
+            // None where a tensor must be comes as an undefined one, which has no memory to read.
+            if (values[i].isTensor() && !values[i].toTensor().defined()) return false;
+        }
         for (const IValue& value : values) {
             if (value.isTensor()) {
                 if (!takes_tensor(value.toTensor(), first)) return false;
@@ -142,6 +146,7 @@ struct Route {
         return true;
     }
 
+    std::vector<size_t> required;  // tensors that must be given
     bool ranked = false;  // some argument has a rank or a pattern to look at
 };
 
@@ -221,6 +226,10 @@ Route read_route(const std::string& kernel, const std::vector<at::Tensor>& examp
         route.ranked =
             route.ranked || argument.has_pattern || argument.least_rank > 0 || argument.most_rank != INT64_MAX;
         route.arguments.push_back(std::move(argument));
+    }
+    const auto& declared = route.kernel.schema().arguments();
+    for (size_t i = 0; i < declared.size(); ++i) {
+        if (declared[i].type()->kind() == c10::TypeKind::TensorType) route.required.push_back(i);
     }
     return route;
 }

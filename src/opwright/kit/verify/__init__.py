@@ -28,9 +28,19 @@ PROPERTIES = (
     "order",
     "state",
     "leak",
+    "streams",
+    "capture",
+    "bands",
+    "devices",
+    "large",
     "sanitize",
+    "sanitizer",
 )
 """The properties, in the order in which they are tried: what is cheap and tells most comes first."""
+ON_GPU = ("streams", "capture", "bands", "devices", "large", "sanitizer")
+"""Those that say something on a GPU alone."""
+ON_CPU = ("memory", "threads", "order", "leak", "sanitize")
+"""Those that say something on the CPU alone."""
 
 
 def check(
@@ -55,7 +65,7 @@ def check(
         only: names of the properties to check; all of them by default.
         case: the one case to run, as a failure names it.
         rung: the one rung to check, by its name, such as `cube_backward`.
-        sanitize: also under builds with AddressSanitizer and UndefinedBehaviorSanitizer.
+        sanitize: also under AddressSanitizer and UndefinedBehaviorSanitizer; on a GPU under compute-sanitizer.
 
     >>> import opwright as ow
     >>> ow.check(ow.cube, only=["forward"]).passed

@@ -59,6 +59,7 @@ class Nursery:
             **os.environ,
             "PYTHONPATH": paths,
             "OMP_WAIT_POLICY": "PASSIVE",
+            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # a look at the GPUs before a fork must not open them
             INSIDE: "1",
             **self._environment,
         }

@@ -12,8 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
+import torch
+
 from opwright.kit.op import Op
-from opwright.kit.verify import PROPERTIES, properties, sanitize
+from opwright.kit.verify import ON_CPU, ON_GPU, PROPERTIES, properties, sanitize
 from opwright.kit.verify.cases import Subject
 from opwright.kit.verify.nursery import INSIDE, Nursery
 from opwright.kit.verify.process import Gone, Stranded, Worker
@@ -21,9 +23,11 @@ from opwright.kit.verify.report import Failure, Report, Result
 
 MOST_FAILURES = 3
 """After so many failures of a property its further cases tell nothing new."""
-APART = ("rejects", "sanitize")
+APART = ("rejects", "sanitize", "bands")
 """Properties that only a process of their own can try."""
-ONCE = ("gradcheck", "opcheck", "export", "leak", "rejects", "sanitize")
+LONE = ("sanitize", "bands")
+"""Properties whose process can try no other."""
+ONCE = ("gradcheck", "opcheck", "export", "leak", "rejects", "large", "sanitize", "sanitizer")
 """Properties that further seeds tell little more about."""
 
 Progress = Callable[[str, str, int], None]
@@ -57,9 +61,13 @@ def run(
     for op in operators:
         if not isinstance(op, Op):
             raise TypeError(f"check: its argument must be an operator, got {type(op).__name__}")
-    wanted = [p for p in PROPERTIES if (p in only if only else p != "sanitize" or sanitized)]
+    kind = torch.device(device).type
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError("check: there is no GPU here; `opwright doctor` says why")
+    left_out = {*(ON_CPU if kind == "cuda" else ON_GPU), *(() if sanitized else ("sanitize", "sanitizer"))}
+    wanted = [p for p in PROPERTIES if (p in only if only else p not in left_out)]
     for op in operators:
-        _build(op)
+        _build(op, kind)
     order = Order(device, seed, thorough, case, rung, wanted, progress or (lambda op, name, cases: None))
     if len(operators) > 1 and _cores() > 1:
         with ThreadPoolExecutor(2) as pool:
@@ -73,15 +81,16 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _build(op: Op[..., Any]) -> None:
+def _build(op: Op[..., Any], device: str) -> None:
     """Build what will be needed, here, where its progress and its errors are seen."""
     from opwright.kit.verify import guard
 
     for rung in rungs(op):
         for kernel in rung.kernels:
-            if kernel.library is not None:
+            if kernel.library is not None and kernel.device == device:
                 kernel.ready(rung)
-    guard.unavailable()
+    if device == "cpu":
+        guard.unavailable()
 
 
 class Order:
@@ -102,8 +111,9 @@ class Order:
 
     def check(self, op: Op[..., Any]) -> list[Result]:
         """All results of one operator."""
-        with borrowed(False) as plain, borrowed(True) as sanitized:
-            one = One(self, op, {False: plain, True: sanitized})
+        with contextlib.ExitStack() as stack:
+            workers = {kind: stack.enter_context(borrowed(kind)) for kind in ("", *LONE)}
+            one = One(self, op, workers)
             start = time.monotonic()
             ladder = [(i, rung) for i, rung in enumerate(rungs(op)) if self.rung in (None, rung.name)]
             wanted = [(i, rung, name) for i, rung in ladder for name in self.wanted]
@@ -122,22 +132,22 @@ class Order:
                     if time.monotonic() - start >= self.thorough:
                         break
             if any(r.failures for r in results.values()):
-                plain.stop()  # whatever the operator did to its process, it did to itself alone
-                sanitized.stop()
+                for worker in workers.values():
+                    worker.stop()  # whatever the operator did to its process, it did to itself alone
         return list(results.values())
 
 
 class One:
-    """The check of one operator, with the processes that it runs in: a plain one, and one with sanitizers."""
+    """The check of one operator, with the processes that it runs in: a plain one, and those for lone properties."""
 
-    def __init__(self, order: Order, op: Op[..., Any], workers: dict[bool, Worker]) -> None:
+    def __init__(self, order: Order, op: Op[..., Any], workers: dict[str, Worker]) -> None:
         self.order, self.op, self.workers = order, op, workers
 
     def check(self, index: int, rung: Op[..., Any], name: str, seed: int) -> Result:
         """One property of one rung."""
         result = Result(rung.name, name)
         start = time.perf_counter()
-        worker = self.workers[name == "sanitize"]
+        worker = self.workers[name if name in LONE else ""]
         try:
             worker.define(self.op)
             self._in_worker(worker, index, result, seed)
@@ -190,9 +200,14 @@ class One:
                     else:
                         told = answer["failure"]
                         self._count(result, Failure(**told) if told else (True if answer["counted"] else None))
+                        if answer.get("leaves"):  # its GPU is of no more use
+                            worker.stop()
+                            worker.define(self.op)
+                            break
                     answer = worker.listen()
-                result.skipped = answer["skipped"]
-                return
+                else:
+                    result.skipped = answer["skipped"]
+                    return
             except Gone as e:
                 if not current:
                     raise RuntimeError(f"{result.op}: the check itself failed at {result.property}: {e}") from None
@@ -226,24 +241,24 @@ def _replay(op: Op[..., Any], failure: str, device: str) -> str:
     return f"opwright check {what} {failure}{flags}"
 
 
-_idle: dict[bool, list[Worker]] = {False: [], True: []}
+_idle: dict[str, list[Worker]] = {kind: [] for kind in ("", *LONE)}
 _lock = threading.Lock()
 
 
 @contextlib.contextmanager
-def borrowed(sanitized: bool) -> Iterator[Worker]:
+def borrowed(kind: str) -> Iterator[Worker]:
     """A worker for one operator at a time; it starts when it is first asked something, and is kept for the next."""
     with _lock:
-        worker = _idle[sanitized].pop() if _idle[sanitized] else None
+        worker = _idle[kind].pop() if _idle[kind] else None
     if worker is None:
-        worker = Worker(_nursery(sanitized))
+        worker = Worker(_nursery(kind == "sanitize"))
     try:
         yield worker
     except BaseException:
         worker.stop()
         raise
     with _lock:
-        _idle[sanitized].append(worker)
+        _idle[kind].append(worker)
 
 
 @lru_cache
@@ -255,5 +270,5 @@ def _nursery(sanitized: bool) -> Nursery:
 
 @atexit.register
 def _stop() -> None:
-    for worker in (*_idle[False], *_idle[True]):
+    for worker in (w for idle in _idle.values() for w in idle):
         worker.stop()

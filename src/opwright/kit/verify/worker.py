@@ -9,10 +9,13 @@ import json
 import time
 from typing import Any
 
+import torch
+
 from opwright.kit.op import Op
 from opwright.kit.verify import properties
+from opwright.kit.verify.calls import first_line
 from opwright.kit.verify.cases import Subject
-from opwright.kit.verify.report import Failure
+from opwright.kit.verify.report import Failure, Finding
 from opwright.kit.verify.travel import arrive
 
 
@@ -52,8 +55,25 @@ def _run(home: Op[..., Any], request: dict[str, Any], say: Any) -> None:
             continue
         say(case=case.id, dtype=str(case.dtype).removeprefix("torch."), layout=case.layout, sample=case.sample)
         outcome = properties.attempt(subject, request["property"], case)
-        say(failure=vars(outcome) if isinstance(outcome, Failure) else None, counted=outcome is not None)
+        trouble = _gpu_trouble(subject)
+        if trouble is not None and not isinstance(outcome, Failure):
+            outcome = properties.failure(subject, request["property"], case, Finding(trouble))
+        leaves = trouble is not None or (isinstance(outcome, Failure) and request["property"] == "capture")
+        say(failure=vars(outcome) if isinstance(outcome, Failure) else None, counted=outcome is not None, leaves=leaves)
+        if leaves:
+            return
         failures += isinstance(outcome, Failure)
         if failures >= request["most"]:
             break
     say(end=True, skipped=skipped, seconds=time.perf_counter() - start)
+
+
+def _gpu_trouble(subject: Subject) -> str | None:
+    """What went wrong on the GPU behind Python's back. After such an error CUDA answers nothing more."""
+    if torch.device(subject.device).type != "cuda":
+        return None
+    try:
+        torch.cuda.synchronize()
+    except Exception as e:
+        return f"the GPU stopped: {first_line(e)}"
+    return None

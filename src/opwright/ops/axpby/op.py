@@ -91,7 +91,8 @@ axpby.rival("torch.add", lambda x, y, *, a=1, b=1: torch.add(b * y if b != 1 els
 
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-axpby.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS, broadcast=True))
-axpby.backward.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS))
+for file in ("cpu.cpp", "cuda.cu"):
+    axpby.kernel_file(file, ow.Domain(dtypes=FLOATS, broadcast=True))
+    axpby.backward.kernel_file(file, ow.Domain(dtypes=FLOATS))
 
 axpby_ = ow.in_place(axpby)

@@ -58,7 +58,8 @@ cube.rival("torch.pow", lambda x: torch.pow(x, 3))
 
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-cube.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS))
-cube.backward.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS))
+for file in ("cpu.cpp", "cuda.cu"):
+    cube.kernel_file(file, ow.Domain(dtypes=FLOATS))
+    cube.backward.kernel_file(file, ow.Domain(dtypes=FLOATS))
 
 cube_ = ow.in_place(cube)
