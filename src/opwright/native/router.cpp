@@ -147,7 +147,7 @@ struct Route {
     }
 
     std::vector<size_t> required;  // tensors that must be given
-    bool ranked = false;  // some argument has a rank or a pattern to look at
+    bool ranked = false;           // some argument has a rank or a pattern to look at
 };
 
 using Routes = std::vector<Route>;
