@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from opwright.kit.extras import Extras, result_names
 from opwright.kit.kinds import BASIC, TENSOR, Kind, Like, list_of
 from opwright.kit.require import spell
 from opwright.kit.schema import EMPTY, Output, Parameter, Signature
@@ -47,10 +48,28 @@ class Rung:
     """The parameters saved from its outputs."""
     wanted: str
     """The parameter that says which gradients are wanted."""
+    extras: Extras | None = None
+    """The extra results that are among its arguments, if any are."""
+    caches: frozenset[str] = frozenset()
+    """With extras: the parameters that only repeat what follows from the inputs, extras and outputs alike."""
+    total: Callable[..., Any] | None = None
+    """With extras: the same gradient from the incoming gradients and the inputs alone, without the caches. It is what
+    further derivatives are taken of. None when there are none to take: the operator is differentiable once."""
+
+    @property
+    def bare(self) -> Signature:
+        """Its signature without the caches."""
+        kept = tuple(p for p in self.signature.parameters if p.name not in self.caches)
+        return replace(self.signature, parameters=kept)
 
 
 def rung_above(
-    name: str, signature: Signature, reference: Callable[..., Any], gradient: Callable[..., Any] | None, random: bool
+    name: str,
+    signature: Signature,
+    reference: Callable[..., Any],
+    gradient: Callable[..., Any] | None,
+    random: bool,
+    extras: Extras | None = None,
 ) -> Rung:
     """The rung above an operator: from its author's gradient where there is one, else from its reference."""
     if not signature.differentiable_inputs or not (signature.differentiable_outputs or signature.returns_input):
@@ -69,7 +88,18 @@ def rung_above(
                 f"would draw others; declare it with @{name}.gradient and save what was drawn as an output"
             )
         return _derived(signature, reference, grads, taken)
-    return _declared(name, signature, gradient, grads)
+    rung = _declared(name, signature, gradient, grads, extras)
+    if rung.extras is None or rung.extras.once:
+        return rung
+    derived = _derived(signature, reference, grads, taken)
+    bare = rung.bare
+
+    def total(*args: Any, **kwargs: Any) -> Any:
+        values = bare.bind(args, kwargs)
+        values[derived.wanted] = values.pop(rung.wanted)
+        return derived.reference(**values)
+
+    return replace(rung, total=total)
 
 
 def _grad_parameter(signature: Signature, index: int, taken: set[str]) -> Parameter:
@@ -147,11 +177,13 @@ def _derived(below: Signature, reference: Callable[..., Any], grads: tuple[Param
     return rung
 
 
-def _declared(name: str, below: Signature, gradient: Callable[..., Any], grads: tuple[Parameter, ...]) -> Rung:
+def _declared(
+    name: str, below: Signature, gradient: Callable[..., Any], grads: tuple[Parameter, ...], extras: Extras | None
+) -> Rung:
     by_grad = {p.name: p for p in grads}
-    results = {
-        (o.name or ("result" if len(below.outputs) == 1 else f"result{i}")): (i, o) for i, o in enumerate(below.outputs)
-    }
+    named = [*result_names(below), *(extras.names if extras else ())]
+    outs = extras.add_to(below).outputs if extras else below.outputs
+    results = {n: (i, o) for i, (n, o) in enumerate(zip(named, outs, strict=True))}
     if not callable(gradient):
         raise TypeError(f"{name}: its gradient must be a function, got {type(gradient).__name__}")
     given = inspect.signature(gradient).parameters
@@ -185,13 +217,20 @@ def _declared(name: str, below: Signature, gradient: Callable[..., Any], grads: 
     if missing:
         raise TypeError(f"{name}: its gradient must take the incoming gradient {missing[0]!r}")
     differentiable = below.differentiable_inputs
+    cached = extras is not None and any(n in outputs for n in extras.names)
+    if cached and extras is not None:
+        used = [replace(p, differentiable=False) if p.name in outputs else p for p in used]
+        if not extras.once:
+            # What a second derivative is computed from: every input, whatever the formula itself needs.
+            plain = [replace(p, like=False) for p in used]
+            used = [*plain, *(p for p in below.parameters if p.name not in given)]
 
     def keyword_reference(*args: Any, **kwargs: Any) -> Any:
         values = rung.signature.bind(args, kwargs)
         wanted = read_mask(values.pop(mask), values, differentiable)
         if mask in given:
             values[mask] = wanted
-        out = gradient(**values)
+        out = gradient(**{n: v for n, v in values.items() if n in given})
         out = out if isinstance(out, (tuple, list)) and not _one_list(differentiable) else (out,)
         if len(out) != len(differentiable):
             raise TypeError(
@@ -201,6 +240,8 @@ def _declared(name: str, below: Signature, gradient: Callable[..., Any], grads: 
         return tuple(_empty(p) if not w else o for p, w, o in zip(differentiable, wanted, out, strict=True))
 
     rung = _assemble(below, list(by_grad.values()), used, outputs, mask, keyword_reference)
+    if cached:
+        rung = replace(rung, extras=extras, caches=frozenset(outputs))
     return rung
 
 

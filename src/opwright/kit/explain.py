@@ -68,7 +68,11 @@ def explain(op: Op[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
     given = bool(args or kwargs)
     values = op.signature.bind(args, kwargs) if given else {}
     shown = ", ".join(f"{name}={_show(value)}" for name, value in values.items())
-    steps = [_forward(op, values, given), _backward(op, values, given), _compile(op)]
+    backward = _backward(op, values, given)
+    steps = [_forward(op, values, given), backward, _compile(op)]
+    if backward.runs in ("kernel", "reference") and op.recorded_form is not op:
+        form = _forward(op.recorded_form, values, given, "recorded")
+        steps.insert(1, Step(form.name, form.runs, f"{op.recorded_form.name}, for a gradient; {form.why}"))
     return Explanation(f"{op.name}({shown})", op.schema, tuple(steps), _error(op, args, kwargs) if given else None)
 
 

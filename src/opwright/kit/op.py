@@ -11,17 +11,20 @@ from opwright.kit import call, derive, probe, register
 from opwright.kit.build.library import library_of
 from opwright.kit.build.plan import Options
 from opwright.kit.domain import Cost, Domain
+from opwright.kit.extras import Extras
 from opwright.kit.kernel import Kernel
+from opwright.kit.ladder import Ladder
 from opwright.kit.samples import Maker, Reject, Sample, read_reject, read_sample, samples_of_rung
 from opwright.kit.schema import Signature
 from opwright.kit.values import tensors
+from opwright.kit.vjp import differentiated
 
 DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "xla", "privateuseone")
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Op(Generic[P, R]):
+class Op(Ladder, Generic[P, R]):
     """An operator. Call it as you would call its reference.
 
     >>> import torch, opwright as ow
@@ -44,6 +47,7 @@ class Op(Generic[P, R]):
         compile: Literal["call", "inline"] = "call",
         parent: Op[..., Any] | None = None,
         rung: derive.Rung | None = None,
+        form_of: Op[..., Any] | None = None,
     ) -> None:
         self.name = name
         self.namespace = namespace
@@ -56,6 +60,11 @@ class Op(Generic[P, R]):
         self.parent = parent
         """The operator whose gradient this is."""
         self.rung = rung
+        self.form_of = form_of
+        """The operator that this one computes together with extra results."""
+        self.saving_form: Op[..., Any] | None = None
+        """The form that returns outputs and extra results, an operator of its own with kernels of its own."""
+        self._extras: Extras | None = None
         self.kernels: list[Kernel] = []
         self._asked_opaque = opaque
         self.compile = compile
@@ -82,6 +91,9 @@ class Op(Generic[P, R]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._call(*args, **kwargs)
 
+    def _make(self, *args: Any, **kwargs: Any) -> Op[..., Any]:
+        return Op(*args, **kwargs)
+
     def __repr__(self) -> str:
         return f"<op {self.namespace}::{self.schema}>"
 
@@ -103,7 +115,11 @@ class Op(Generic[P, R]):
     def opaque(self) -> bool:
         """Whether a call is one call to the dispatcher, and one node in graphs. An operator without kernels is
         transparent: calling it runs its reference, which PyTorch sees through."""
-        return bool(self.kernels) if self._asked_opaque is None else self._asked_opaque
+        if self.rung is not None and self.rung.extras is not None:
+            return True  # seen through, it would be differentiated with its caches held fast
+        if self._asked_opaque is not None:
+            return self._asked_opaque
+        return bool(self.kernels) or (self.saving_form is not None and bool(self.saving_form.kernels))
 
     @property
     def recorded_by_reference(self) -> bool:
@@ -114,6 +130,8 @@ class Op(Generic[P, R]):
         # Without a rung, a graph that holds the operator whole could not hold its gradient.
         inline = self.compile == "inline" or self.random or any(p.mutated for p in self.signature.parameters)
         devices = frozenset(k.device for k in self.kernels) if self._asked_opaque is None and self.kernels else None
+        if self.rung is not None and self.rung.extras is not None:
+            devices = None
         self._dispatched = call.dispatched(
             self.name, self.signature, self.overload, self._direct, frozenset() if inline else devices
         )
@@ -121,89 +139,8 @@ class Op(Generic[P, R]):
             self._call = self._dispatched
         else:
             self._call = self._direct if self.rung is None else call.kept_by_export(self._direct, self._dispatched)
-
-    @property
-    def home(self) -> Op[..., Any]:
-        """The operator at the foot of the ladder; itself, unless it is a rung."""
-        return self if self.parent is None else self.parent.home
-
-    @property
-    def ladder(self) -> list[Op[..., Any]]:
-        """It and the rungs above it that exist or have a kernel."""
-        above = self.__dict__.get("_backward")
-        return [self] if above is None else [self, *above.ladder]
-
-    # --- the ladder --------------------------------------------------------------------------------------------
-
-    @property
-    def derivation(self) -> derive.Rung:
-        """What the next rung saves and computes."""
-        if "_derivation" not in self.__dict__:
-            self._derivation = derive.rung_above(self.name, self.signature, self.reference, self._gradient, self.random)
-        return self._derivation
-
-    @property
-    def has_rung(self) -> bool:
-        """Whether there is a rung above it. An operator that writes or draws has none, and differentiates all the
-        same: autograd records what its reference does."""
-        try:
-            _ = self.derivation
-        except TypeError:
-            return False
-        return True
-
-    @property
-    def has_declared_gradient(self) -> bool:
-        """Whether its author wrote its gradient, rather than leaving it to be derived."""
-        return self._gradient is not None
-
-    @property
-    def backward(self) -> Op[..., Any]:
-        """Its gradient, an operator like any other: `op.backward(grad, *inputs)`, with a `.backward` of its own.
-
-        >>> import torch, opwright as ow
-        >>> ow.cube.backward(torch.ones(2), torch.tensor([1.0, 2.0])).grad_x
-        tensor([ 3., 12.])
-        """
-        rung = self.derivation
-        if "_backward" not in self.__dict__:
-            self._backward: Op[..., Any] = Op(
-                f"{self.name}_backward",
-                rung.signature,
-                rung.reference,
-                namespace=self.namespace,
-                origin=self.origin,
-                random=False,
-                opaque=self._asked_opaque,
-                parent=self,
-                rung=rung,
-            )
-            self._backward.__doc__ = f"The gradient of {self.name}."
-        return self._backward
-
-    def gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Declare the gradient by a formula. The names of its parameters say what it saves: `grad` (or
-        `grad_NAME` for each of several outputs) is what comes in, `result` (or an output's name) the result,
-        every other name a parameter of the operator; annotated `ow.Like`, only its shape, dtype and device.
-        It returns one gradient for each differentiable input. The reference stays the truth: the formula is
-        used where a kernel ran, and proved against the reference's own derivative.
-
-        >>> import torch, opwright as ow
-        >>> @ow.op
-        ... def half_square(x: torch.Tensor) -> torch.Tensor:
-        ...     return x * x / 2
-        >>> @half_square.gradient
-        ... def _(grad, x):
-        ...     return grad * x
-        >>> half_square.backward.schema
-        'half_square_backward(Tensor grad, Tensor x, *, bool[]? wanted=None) -> Tensor grad_x'
-        """
-        derive.rung_above(self.name, self.signature, self.reference, function, self.random)
-        self._gradient = function
-        self.__dict__.pop("_derivation", None)
-        self.__dict__.pop("_backward", None)
-        self._rung_known = False
-        return function
+        if self.form_of is not None:
+            self.form_of._choose_call()
 
     # --- what belongs to it ------------------------------------------------------------------------------------
 
@@ -226,16 +163,7 @@ class Op(Generic[P, R]):
     def kernel(self, device: str, domain: Domain = Domain(), /) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declare a kernel for a kind of device; within its domain it runs in the reference's place."""
 
-        if not isinstance(device, str) or device not in (
-            "cpu",
-            "cuda",
-            "xpu",
-            "mps",
-            "hpu",
-            "mtia",
-            "xla",
-            "privateuseone",
-        ):
+        if not isinstance(device, str) or device not in DEVICES:
             raise ValueError(f"{self.name}: a kernel is for a kind of device such as 'cpu' or 'cuda', got {device!r}")
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -269,6 +197,8 @@ class Op(Generic[P, R]):
         """The samples for the dtype, device and layout of `make`; those of a rung come from the operator below."""
         if self.parent is not None and not self._samples:
             return samples_of_rung(self.parent, self, make)
+        if self.form_of is not None and not self._samples:
+            return self.form_of.draw_samples(make)
         return [read_sample(self.name, s) for declared in self._samples for s in declared(make)]
 
     def draw_rejects(self, make: Maker) -> list[Reject]:
@@ -285,7 +215,7 @@ class Op(Generic[P, R]):
         """The reference behind the dispatcher's name; its results are memory of their own."""
         given = [(name, t) for name, value in self.signature.bind(args, kwargs).items() for t in tensors(value)]
         versions = probe.read_versions(given)
-        out = self._direct(*args, **kwargs)
+        out = self._differentiable(args, kwargs, given) or self._direct(*args, **kwargs)
         self._state.refuse_writes(given, versions)
         if self.signature.returns_input is not None:
             return None
@@ -294,6 +224,19 @@ class Op(Generic[P, R]):
         else:
             out = probe.unalias([t for _, t in given], out)
         return out[0] if len(self.signature.outputs) == 1 and not self.signature.single else out
+
+    def _differentiable(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[tuple[str, Any]]
+    ) -> tuple[Any, ...] | None:
+        """For a rung that takes extra results, where somebody looks on who will differentiate what is done here: the
+        gradient from the inputs alone. The formula would be differentiated with its extras held fast."""
+        if self.rung is None or self.rung.extras is None or not differentiated([t for _, t in given]):
+            return None
+        if self.rung.total is None:
+            raise TypeError(self._differentiable_once())
+        values = self.signature.bind(args, kwargs)
+        total: tuple[Any, ...] = self.rung.total(**{n: values[n] for n in self.rung.bare.names if n in values})
+        return total
 
     def choose(self, arguments: dict[str, Any]) -> tuple[Kernel | None, list[tuple[Kernel, str]]]:
         """The kernel for a call, None for the reference, and why the others do not take it."""

@@ -25,7 +25,9 @@ def autograd_kernel(op: Op[..., Any], keyset: Any, args: tuple[Any, ...], kwargs
         # hold it and its gradient as one node each, where there is a gradient to hold.
         if op.recorded_by_reference and not (torch.compiler.is_compiling() and op.has_rung):
             return op.run_reference(*args, **kwargs)
-        return _unflatten(op, _Node.apply(op, keyset, values, *followed))  # type: ignore[no-untyped-call]
+        form = op.recorded_form if op.has_rung else op
+        flat = _Node.apply(form, keyset, values, *followed)  # type: ignore[no-untyped-call]
+        return _unflatten(op, form, flat)
     # Nobody differentiates: stay one call, so that tracers which suspend autograd see no derivation at work.
     with torch._C._AutoDispatchBelowAutograd():
         return op.overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
@@ -69,8 +71,8 @@ class _Node(torch.autograd.Function):
         chosen = [incoming[i] for i in op.signature.differentiable_outputs]
         if all(g is None for grad in chosen for g in (grad if isinstance(grad, list) else [grad])):
             return (None,) * len(ctx.needs_input_grad)
+        above = op.backward  # raises where there is no further rung
         saved, values = _restore(ctx)
-        above = op.backward
         assert above.rung is not None
         arguments: dict[str, Any] = {}
         for name, i, grad in zip(above.rung.grads, op.signature.differentiable_outputs, chosen, strict=True):
@@ -113,6 +115,9 @@ def _materialize(above: Op[..., Any], name: str, grad: Any, shapes: list[Tensor]
 
 def _save(ctx: Any, op: Op[..., Any], values: dict[str, Any], outputs: tuple[Any, ...]) -> None:
     """Keep what the next rung needs: tensors where autograd watches over them, everything else as it is."""
+    if not op.has_rung:  # differentiable no further; who tries is told then
+        ctx.values = {}
+        return
     rung = op.derivation
     kept: list[Tensor] = []
     plan: dict[str, Any] = {}
@@ -150,8 +155,9 @@ class _Slot:
         self.index = index
 
 
-def _unflatten(op: Op[..., Any], flat: tuple[Any, ...]) -> Any:
+def _unflatten(op: Op[..., Any], form: Op[..., Any], flat: tuple[Any, ...]) -> Any:
     *values, lengths = flat
     rest = iter(values)
     outputs = [[next(rest) for _ in range(n)] if n is not None else next(rest) for n in lengths]
-    return outputs[0] if len(op.signature.outputs) == 1 else tuple(outputs)
+    asked = len(op.signature.outputs)  # the form may have computed extra results
+    return outputs[0] if asked == 1 else tuple(outputs[:asked])

@@ -64,7 +64,8 @@ def register(op: Op[..., Any]) -> Any:
             _refuse_another(entry.op, op)
         schema = op.signature.schema(op.name)
         # The rung of an operator that was replaced meanwhile must not take the name from its successor's.
-        replaced = op.parent is not None and find(op.parent.qualname) is not op.parent
+        below = op.parent or op.form_of
+        replaced = below is not None and find(below.qualname) is not below
         if entry is not None and entry.schema == schema and entry.op.random == op.random and not replaced:
             entry.op = op
             return entry.overload
@@ -82,7 +83,7 @@ def _refuse_another(known: Op[..., Any], op: Op[..., Any]) -> None:
             f'choose another name, or a namespace of your own with @ow.op(namespace="…")'
         )
     old, new = (getattr(o.reference, "__code__", None) for o in (known, op))
-    if op.parent is None and old is not None and old is new and _captured(known) != _captured(op):
+    if op.home is op and old is not None and old is new and _captured(known) != _captured(op):
         raise ValueError(
             f"{op.name}: the function that makes it ran twice with different values, and {op.qualname} can be one "
             f"operator only; give each a name of its own with @ow.op(name=…), or pass what differs as an argument"

@@ -86,9 +86,10 @@ def _sample_of_rung(below: Op[..., Any], above: Op[..., Any], make: Maker, sampl
     values = below.signature.bind(sample.args, sample.kwargs)
     if not any(has_gradient(t) for p in below.signature.differentiable_inputs for t in tensors(values[p.name])):
         return None
+    form = below.recorded_form
     with torch.no_grad():
-        out = below(*sample.args, **sample.kwargs)
-    outputs = (out,) if below.signature.single else tuple(out)
+        out = form(*sample.args, **sample.kwargs)
+    outputs = (out,) if form.signature.single else tuple(out)
     given: dict[str, Any] = {}
     for name, index in zip(rung.grads, below.signature.differentiable_outputs, strict=True):
         incoming = [make(*t.shape, dtype=t.dtype) for t in tensors(outputs[index])]

@@ -39,6 +39,18 @@ def _transformed() -> bool:
     return stack is not None or torch.autograd.forward_ad._current_level >= 0
 
 
+def differentiated(given: Sequence[Tensor]) -> bool:
+    """Whether somebody may differentiate what is now computed from these tensors, step by step."""
+    if _below_autograd():
+        return False
+    stack = torch._C._functorch.get_interpreter_stack() or []  # type: ignore[attr-defined]
+    differentiating = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
+    if any(layer.key() in differentiating for layer in stack) or torch.autograd.forward_ad._current_level >= 0:
+        return True
+    batched = torch._C._functorch.is_legacy_batchedtensor
+    return torch.is_grad_enabled() and any(t.requires_grad or batched(t) for t in given)
+
+
 def _traced_vjp(
     function: Callable[..., Sequence[Tensor | None]], primals: list[Tensor], cotangents: Sequence[Tensor | None]
 ) -> list[Tensor]:

@@ -1,0 +1,191 @@
+"""The ladder: an operator's gradient is an operator, and so on as far as anyone asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from opwright.kit import derive
+from opwright.kit.extras import Extras, read_extras, saving_reference
+from opwright.kit.schema import Signature
+
+if TYPE_CHECKING:
+    from opwright.kit.op import Op
+
+
+class Ladder:
+    """What an operator knows of its derivatives."""
+
+    name: str
+    namespace: str
+    origin: str
+    signature: Signature
+    reference: Callable[..., Any]
+    random: bool
+    parent: Op[..., Any] | None
+    rung: derive.Rung | None
+    form_of: Op[..., Any] | None
+    saving_form: Op[..., Any] | None
+    _asked_opaque: bool | None
+    _extras: Extras | None
+    _gradient: Callable[..., Any] | None
+    _rung_known: bool
+    _derivation: derive.Rung
+    _backward: Op[..., Any]
+
+    if TYPE_CHECKING:
+
+        def _make(self, *args: Any, **kwargs: Any) -> Op[..., Any]: ...
+
+    @property
+    def home(self) -> Op[..., Any]:
+        """The operator at the foot of the ladder; itself, unless it is a rung or a form that saves."""
+        below = self.parent or self.form_of
+        return cast("Op[..., Any]", self) if below is None else below.home
+
+    @property
+    def ladder(self) -> list[Op[..., Any]]:
+        """It and the rungs above it that exist or have a kernel."""
+        above = self.__dict__.get("_backward")
+        own = cast("Op[..., Any]", self)
+        return [own] if above is None else [own, *above.ladder]
+
+    @property
+    def derivation(self) -> derive.Rung:
+        """What the next rung saves and computes."""
+        if self.form_of is not None:
+            return self.form_of.derivation
+        if "_derivation" not in self.__dict__:
+            self._derivation = self._derive(self._gradient)
+        return self._derivation
+
+    def _derive(self, gradient: Callable[..., Any] | None) -> derive.Rung:
+        signature: Signature = self.signature
+        reference: Callable[..., Any] = self.reference
+        if self.rung is not None and self.rung.extras is not None:
+            if self.rung.total is None:
+                raise TypeError(self._differentiable_once())
+            signature, reference = self.rung.bare, self.rung.total
+        return derive.rung_above(self.name, signature, reference, gradient, self.random, self._extras)
+
+    def _differentiable_once(self) -> str:
+        return (
+            f"{self.name}_backward: there is no such rung, since {self.home.name} is declared differentiable once; "
+            f"declare it with @{self.home.name}.saving(…) without once=True"
+        )
+
+    @property
+    def recorded_form(self) -> Op[..., Any]:
+        """What runs when a gradient will be wanted: the form that saves, if the gradient takes extra results."""
+        if self.saving_form is not None and self.derivation.extras is not None:
+            return self.saving_form
+        return cast("Op[..., Any]", self)
+
+    @property
+    def has_rung(self) -> bool:
+        """Whether there is a rung above it. An operator that writes or draws has none, and differentiates all the
+        same: autograd records what its reference does."""
+        try:
+            _ = self.derivation
+        except TypeError:
+            return False
+        return True
+
+    @property
+    def has_declared_gradient(self) -> bool:
+        """Whether its author wrote its gradient, rather than leaving it to be derived."""
+        return (self.form_of or self)._gradient is not None
+
+    @property
+    def backward(self) -> Op[..., Any]:
+        """Its gradient, an operator like any other: `op.backward(grad, *inputs)`, with a `.backward` of its own.
+
+        >>> import torch, opwright as ow
+        >>> ow.cube.backward(torch.ones(2), torch.tensor([1.0, 2.0])).grad_x
+        tensor([ 3., 12.])
+        """
+        if self.form_of is not None:
+            return self.form_of.backward
+        rung = self.derivation
+        if "_backward" not in self.__dict__:
+            self._backward = self._make(
+                f"{self.name}_backward",
+                rung.signature,
+                rung.reference,
+                namespace=self.namespace,
+                origin=self.origin,
+                random=False,
+                opaque=self._asked_opaque,
+                parent=self,
+                rung=rung,
+            )
+            self._backward.__doc__ = f"The gradient of {self.name}."
+        return self._backward
+
+    def gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare the gradient by a formula. The names of its parameters say what it saves: `grad` (or
+        `grad_NAME` for each of several outputs) is what comes in, `result` (or an output's name) the result,
+        every other name a parameter of the operator; annotated `ow.Like`, only its shape, dtype and device.
+        It returns one gradient for each differentiable input. The reference stays the truth: the formula is
+        used where a kernel ran, and proved against the reference's own derivative.
+
+        >>> import torch, opwright as ow
+        >>> @ow.op
+        ... def half_square(x: torch.Tensor) -> torch.Tensor:
+        ...     return x * x / 2
+        >>> @half_square.gradient
+        ... def _(grad, x):
+        ...     return grad * x
+        >>> half_square.backward.schema
+        'half_square_backward(Tensor grad, Tensor x, *, bool[]? wanted=None) -> Tensor grad_x'
+        """
+        self._derive(function)
+        self._gradient = function
+        self._forget_rung()
+        return function
+
+    def _forget_rung(self) -> None:
+        self.__dict__.pop("_derivation", None)
+        self.__dict__.pop("_backward", None)
+        self._rung_known = False
+
+    def saving(self, *names: str, once: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Declare extra results: a second function of the same parameters that returns the outputs and, after them,
+        one tensor for each of `names`. It runs in the reference's place when a gradient will be wanted, and a
+        declared gradient takes the extras by name. They are caches: a second derivative is computed from the inputs,
+        which are kept for it, unless the operator is differentiable `once`.
+
+        `NAME_saving` is an operator like any other, with kernels of its own: `op.saving_form.kernel_file(…)`.
+
+        >>> import torch, opwright as ow
+        >>> @ow.op
+        ... def softsign(x: torch.Tensor) -> torch.Tensor:
+        ...     return x / (1 + x.abs())
+        >>> @softsign.saving("scale")
+        ... def _(x):
+        ...     scale = 1 / (1 + x.abs())
+        ...     return x * scale, scale
+        >>> @softsign.gradient
+        ... def _(grad, scale):
+        ...     return grad * scale * scale
+        >>> softsign.saving_form.schema
+        'softsign_saving(Tensor x) -> (Tensor, Tensor scale)'
+        """
+        extras = read_extras(self.name, self.signature, names, once, self.random, self.parent is not None)
+
+        def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+            form = self._make(
+                f"{self.name}_saving",
+                extras.add_to(self.signature),
+                saving_reference(self.name, self.signature, extras, function),
+                namespace=self.namespace,
+                origin=self.origin,
+                opaque=self._asked_opaque,
+                form_of=self,
+            )
+            form.__doc__ = f"{self.name}, and {', '.join(names)} for its gradient."
+            self.saving_form, self._extras = form, extras
+            self._forget_rung()
+            return function
+
+        return declare

@@ -1,0 +1,312 @@
+"""Extra results: computed only for a gradient, never differentiated, right in every way of using an operator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+import opwright as ow
+from tests.ways import SLOW, WAYS, Case, differentiable
+
+calls: list[str] = []
+
+
+class State(NamedTuple):
+    h: Tensor
+    c: Tensor
+
+
+def cell(x: Tensor, weight: Tensor, c: Tensor, *, scale: float = 1.0) -> State:
+    gates = torch.tanh(x @ weight.t()) * scale
+    new = c + gates.sigmoid() * gates
+    return State(new.tanh() * gates, new)
+
+
+def define(namespace: str, once: bool = False, opaque: bool | None = True) -> ow.Op[..., Any]:
+    """A small recurrent cell whose gradient keeps its gates and one of its outputs."""
+    op: ow.Op[..., Any] = ow.op(namespace=namespace, opaque=opaque)(cell)
+
+    @op.saving("gates", once=once)
+    def _(x: Tensor, weight: Tensor, c: Tensor, scale: float) -> Any:
+        calls.append("saving")
+        gates = torch.tanh(x @ weight.t()) * scale
+        new = c + gates.sigmoid() * gates
+        return new.tanh() * gates, new, gates
+
+    @op.gradient
+    def _(
+        grad_h: Tensor, grad_c: Tensor, x: Tensor, weight: Tensor, c: Tensor, gates: Tensor, scale: float, wanted: Any
+    ) -> Any:
+        calls.append("gradient")
+        new = c + gates.sigmoid() * gates
+        d_new = grad_c + grad_h * gates * (1 - new.tanh() ** 2)
+        s = gates.sigmoid()
+        d_gates = grad_h * new.tanh() + d_new * (s + gates * s * (1 - s))
+        d_sum = d_gates * (scale - gates * gates / scale)
+        return d_sum @ weight, d_sum.t() @ x, d_new
+
+    @op.samples
+    def _(make: ow.Maker) -> Any:
+        yield make(4, 3), make(5, 3), make(4, 5)
+        yield make(2, 3), make(4, 3), make(2, 4), {"scale": 0.5}
+
+    return op
+
+
+twice = define("extras_twice")
+single = define("extras_once", once=True)
+
+
+def given() -> tuple[Tensor, ...]:
+    make = ow.Maker(torch.float64)
+    return tuple(differentiable([make(4, 3), make(5, 3), make(4, 5)]))
+
+
+def test_the_form_that_saves_is_an_operator() -> None:
+    form = twice.saving_form
+    assert form is not None
+    assert form.schema.startswith("cell_saving(Tensor x, Tensor weight, Tensor c, *, float scale=1.0)")
+    assert form.schema.endswith(" -> (Tensor h, Tensor c, Tensor gates)")
+    assert form.backward is twice.backward
+    assert form.home is twice
+    assert "Tensor gates" in twice.backward.schema
+    h, c, gates = form(*given())
+    torch.testing.assert_close((h, c), tuple(cell(*given())))
+    assert gates.shape == (4, 5)
+
+
+@pytest.mark.parametrize("name", [pytest.param(w, marks=[pytest.mark.slow] if w in SLOW else []) for w in WAYS])
+@pytest.mark.parametrize("rung", ["forward", "saving", "backward", "backward.backward"])
+def test_every_rung_is_its_reference_in_every_way(rung: str, name: str) -> None:
+    op: Any = {
+        "forward": twice,
+        "saving": twice.saving_form,
+        "backward": twice.backward,
+        "backward.backward": twice.backward.backward,
+    }[rung]
+    plain = op.reference
+    if rung == "backward" and name != "func.vmap":  # which draws inputs that do not belong to the extras
+        # The extras are caches: what a derivative sees is the gradient as a function of the inputs.
+        def plain(*args: Any, **kwargs: Any) -> Any:
+            values = op.signature.bind(args, kwargs)
+            return op.rung.total(**{n: values[n] for n in op.rung.bare.names})
+
+    for sample in op.draw_samples(ow.Maker(torch.float64)):
+        case = Case(sample)
+        WAYS[name](case.over(op), case.over(plain), case.tensors)
+
+
+def test_explain_names_the_form_that_saves() -> None:
+    shown = str(ow.explain(twice, *given()))
+    assert "recorded  reference  cell_saving, for a gradient; cell_saving has no kernel" in shown
+    assert "recorded " not in str(ow.explain(twice, *(t.detach() for t in given())))
+
+
+def test_extras_are_computed_only_for_a_gradient() -> None:
+    calls.clear()
+    x, weight, c = given()
+    with torch.no_grad():
+        twice(x, weight, c)
+    with torch.inference_mode():
+        twice(x, weight, c)
+    twice(x.detach(), weight.detach(), c.detach())
+    assert calls == []
+    twice(x, weight, c).h.sum().backward()
+    assert calls == ["saving", "gradient"]
+
+
+def test_the_second_derivative_is_the_total_one() -> None:
+    def run(function: Any) -> list[Tensor]:
+        inputs = given()
+        h, c = function(*inputs)
+        first = torch.autograd.grad((h**2).sum() + (c**3).sum(), inputs, create_graph=True)
+        return list(torch.autograd.grad(torch.stack([(g**2).sum() for g in first]).sum(), inputs))
+
+    for got, expected in zip(run(twice), run(cell), strict=True):
+        torch.testing.assert_close(got, expected)
+    assert gradcheck(twice, given(), check_batched_grad=True, check_forward_ad=True)
+    assert gradgradcheck(twice, given(), check_batched_grad=True)
+
+
+def test_once_keeps_no_more_than_named_and_says_so_when_asked_for_more() -> None:
+    x, weight, c = given()
+    h, new = single(x, weight, c)
+
+    def total(state: Any) -> Tensor:
+        return torch.stack([t.sum() for t in state]).sum()
+
+    first = torch.autograd.grad(total((h, new)), (x, weight, c), create_graph=True)
+    torch.testing.assert_close(first, torch.autograd.grad(total(cell(x, weight, c)), (x, weight, c)))
+    with pytest.raises(TypeError, match="cell_backward_backward: there is no such rung, since cell is declared"):
+        torch.autograd.grad(first[0].sum(), x)
+    assert not single.backward.has_rung
+    with pytest.raises(TypeError, match="cell_backward_backward: there is no such rung"):
+        _ = single.backward.backward
+    # torch.func differentiates what the reference does, as far as anyone asks.
+    hessian = torch.func.hessian(lambda c: single(x.detach(), weight.detach(), c).h.sum())(c.detach())
+    expected = torch.func.hessian(lambda c: cell(x.detach(), weight.detach(), c).h.sum())(c.detach())
+    torch.testing.assert_close(hessian, expected)
+
+
+def test_a_rung_with_extras_is_never_differentiated_through_its_formula() -> None:
+    sample = twice.backward.draw_samples(ow.Maker(torch.float64))[0]
+    values = twice.backward.signature.bind(sample.args, sample.kwargs)
+
+    def loss(x: Tensor) -> Tensor:
+        total: Tensor = twice.backward(**(values | {"x": x})).grad_weight.square().sum()
+        return total
+
+    def plain(x: Tensor) -> Tensor:
+        def inner(weight: Tensor) -> Tensor:
+            h, c = cell(x, weight, values["c"])
+            return torch.sum(h * values["grad_h"]) + torch.sum(c * values["grad_c"])
+
+        total: Tensor = torch.func.grad(inner)(values["weight"]).square().sum()
+        return total
+
+    expected = torch.func.grad(plain)(values["x"])
+    torch.testing.assert_close(torch.func.grad(loss)(values["x"]), expected)
+    x = values["x"].clone().requires_grad_()
+    torch.testing.assert_close(torch.autograd.grad(loss(x), x)[0], expected)
+    tangent = torch.rand_like(values["x"])
+    pushed = torch.func.jvp(loss, (values["x"],), (tangent,))[1]
+    torch.testing.assert_close(pushed, (expected * tangent).sum())
+    once = single.backward.signature.bind(sample.args, sample.kwargs)
+    with pytest.raises(TypeError, match="cell_backward_backward: there is no such rung"):
+        torch.func.grad(lambda x: single.backward(**(once | {"x": x})).grad_weight.sum())(values["x"])
+
+
+def test_without_kernels_an_operator_is_seen_through_extras_and_all() -> None:
+    seen = define("extras_seen", opaque=None)
+    calls.clear()
+    x, weight, c = given()
+    seen(x, weight, c).h.sum().backward()
+    assert calls == []
+    form = seen.saving_form
+    assert form is not None
+    form.kernel("cpu")(form.reference)
+    assert seen.opaque
+    seen(x, weight, c).h.sum().backward()
+    assert calls == ["saving", "gradient"]
+
+
+def test_a_gradient_that_takes_no_extras_computes_none() -> None:
+    op: ow.Op[..., Any] = ow.op(namespace="extras_unused", opaque=True)(cell)
+
+    @op.saving("gates")
+    def _(x: Tensor, weight: Tensor, c: Tensor, scale: float) -> Any:
+        raise AssertionError("nobody asked for it")
+
+    op(*given()).h.sum().backward()
+
+
+def test_extras_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(TypeError, match="cell: name its extra results"):
+        twice.saving()
+    with pytest.raises(TypeError, match="cell: an extra result cannot be called 'weight'"):
+        twice.saving("weight")
+    with pytest.raises(TypeError, match="cell_backward: a rung has no extra results"):
+        twice.backward.saving("more")
+    with pytest.raises(TypeError, match="the function that saves must take the parameters of cell"):
+        define("extras_refused").saving("gates")(lambda x: x)
+
+    @ow.op(random=True)
+    def drawn_noise(x: Tensor) -> Tensor:
+        return x * torch.rand_like(x)
+
+    with pytest.raises(TypeError, match="drawn_noise: it draws random numbers"):
+        drawn_noise.saving("mask")
+    short = define("extras_short")
+    short.saving("gates")(lambda x, weight, c, scale: (x, c))
+    short.gradient(lambda grad_h, grad_c, gates: (gates, gates, gates))
+    with pytest.raises(TypeError, match="cell: the function that saves must return 3 results"):
+        short(*given())
+
+
+CPU = """
+#include <opwright/kernel.h>
+
+Tensor soft_cpu(const Tensor& x) {
+    return compute(x, [&](auto zero) {
+        using C = decltype(zero);
+        return map([](C x) { return x / (1 + x * x); }, x);
+    });
+}
+
+std::tuple<Tensor, Tensor> soft_saving_cpu(const Tensor& x) {
+    return compute(x, [&](auto zero) {
+        using C = decltype(zero);
+        Tensor scale = map([](C x) { return 1 / (1 + x * x); }, x);
+        return std::tuple<Tensor, Tensor>(map([](C x, C s) { return x * s; }, x, scale), scale);
+    });
+}
+
+Tensor soft_backward_cpu(const Tensor& grad, const Tensor& scale, const Tensor& x, const Wanted& wanted) {
+    return compute(grad, [&](auto zero) {
+        using C = decltype(zero);
+        return map([](C g, C s) { return g * (s * (2 * s - 1)); }, grad, scale);
+    });
+}
+
+OPWRIGHT_KERNEL(soft, CPU, soft_cpu);
+OPWRIGHT_KERNEL(soft_saving, CPU, soft_saving_cpu);
+OPWRIGHT_KERNEL(soft_backward, CPU, soft_backward_cpu);
+"""
+OPERATOR = """
+import torch, opwright as ow
+
+@ow.op
+def soft(x: torch.Tensor) -> torch.Tensor:
+    return x / (1 + x * x)
+
+@soft.saving("scale")
+def _(x):
+    scale = 1 / (1 + x * x)
+    return x * scale, scale
+
+@soft.gradient
+def _(grad, scale):
+    return grad * (scale * (2 * scale - 1))
+
+domain = ow.Domain(dtypes=(torch.float32, torch.float64))
+soft.kernel_file("cpu.cpp", domain)
+soft.saving_form.kernel_file("cpu.cpp", domain)
+soft.backward.kernel_file("cpu.cpp", domain)
+"""
+
+
+@pytest.fixture(scope="module")
+def soft(tmp_path_factory: pytest.TempPathFactory) -> ow.Op[..., Any]:
+    folder: Path = tmp_path_factory.mktemp("soft")
+    (folder / "op.py").write_text(OPERATOR)
+    (folder / "cpu.cpp").write_text(CPU)
+    op: ow.Op[..., Any] = ow.load(folder).soft
+    return op
+
+
+def test_a_kernel_computes_the_extras(soft: ow.Op[..., Any]) -> None:
+    assert soft.name == "soft"
+    ran: list[str] = []
+    for op in (soft, soft.saving_form, soft.backward):
+        assert op is not None
+        for kernel in op.kernels:
+            ready = kernel.ready(op)
+            assert ready is not None
+            ran.append(kernel.name)
+    assert ran == ["cpu.cpp"] * 3
+    x = torch.randn(7, dtype=torch.float64, requires_grad=True)
+    with torch.profiler.profile() as profile:
+        out = soft(x)
+        out.sum().backward()
+    names = {e.key for e in profile.key_averages()}
+    assert any("soft_saving" in n for n in names), names
+    expected = x / (1 + x * x)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(x.grad, torch.autograd.grad(expected.sum(), x)[0])
+    assert gradcheck(soft, x, check_forward_ad=True, check_batched_grad=True)
+    assert gradgradcheck(soft, x)
