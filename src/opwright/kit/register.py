@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.kit import record
+from opwright.kit import autocast, record
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -167,6 +167,6 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> Entry:
     implement(below_autograd, "CompositeExplicitAutograd")
     implement(autograd, "Autograd", with_keyset=True)
     for key in REFERENCE_KEYS:
-        implement(reference, key)
+        implement(autocast.rule(lambda: entry.op, key) if key in autocast.DEVICES else reference, key)
     torch.library.register_fake(f"{op.namespace}::{name}", reference, lib=library)
     return entry

@@ -15,8 +15,6 @@ namespace lltm {
 template <class C>
 struct Steps {
     int64_t steps, batch, hidden;
-    // A row of a [steps · batch, …] matrix is step · step_rows + entry · batch_rows.
-    int64_t step_rows, batch_rows;
     bool reverse;
     // The batch by decreasing length, so that the rows that are still running are the first ones.
     std::vector<int64_t> order, length, active;
@@ -33,6 +31,8 @@ struct Steps {
     C* backward_panel;
     C* scratch;          // [2, batch, hidden], where elements are not numbers: h of the last step and of this one
     C* zeros;            // [3 · hidden]
+    C* own;              // room for each thread
+    int64_t own_size;
     int64_t padded;      // hidden, rounded up to whole vectors
 
     // Forward: pre-activations from the input come in, gates go out where they are kept.
@@ -42,18 +42,20 @@ struct Steps {
     char* kept_c;  // or null
     int64_t kept_c_width;
     char* output;
-    char* cells;  // or null
+    char* cells;  // or null; as elements, or as numbers
+    char* wide_cells;
 
     // Backward: gates, kept_c and output are read.
     const char* grad_output;  // or null, as those that follow
-    const char* grad_cells;
+    const C* grad_cells;
     const C* grad_h_n;
     char* grad_gates;  // [steps · batch, 3 · hidden]
     bool recompute;    // gates are to be made again from the pre-activations that stand in grad_gates
 
+    // Of matrices [steps · batch, …].
     int64_t row(int64_t position, int64_t step) const {
         const int64_t t = reverse ? length[position] - 1 - step : step;
-        return t * step_rows + order[position] * batch_rows;
+        return t * batch + order[position];
     }
     bool direct() const { return convert.widen == nullptr; }
 };
@@ -187,6 +189,10 @@ struct Tile {
             }
             if (q.kept_c) store(q.kept_c, at[r] * q.kept_c_width + u * W, c + r * W, n);
             if (q.cells) store(q.cells, at[r] * H + u * W, c + r * W, n);
+            if (q.wide_cells) {
+                std::memcpy(reinterpret_cast<C*>(q.wide_cells) + at[r] * H + u * W, c + r * W,
+                            static_cast<size_t>(n) * sizeof(C));
+            }
             if (q.direct()) continue;
             // The next step sees h as it was rounded.
             C* next = q.scratch + (step % 2 * q.batch + position[r]) * H + u * W;
@@ -242,7 +248,10 @@ struct Tile {
             load(c + r * W, q.kept_c, at[r] * q.kept_c_width + u * W, n);
             std::memcpy(dc + r * W, q.c + position[r] * q.padded + u * W, sizeof(V));
             if (q.grad_output) load(more, q.grad_output, at[r] * H + u * W, n), vector(dh + r * W) += vector(more);
-            if (q.grad_cells) load(more, q.grad_cells, at[r] * H + u * W, n), vector(dc + r * W) += vector(more);
+            if (q.grad_cells) {
+                std::memcpy(more, q.grad_cells + at[r] * H + u * W, static_cast<size_t>(n) * sizeof(C));
+                vector(dc + r * W) += vector(more);
+            }
             if (q.grad_h_n && step + 1 == q.length[position[r]]) {
                 const C* last = q.grad_h_n + q.order[position[r]] * H + u * W;
                 for (int64_t l = 0; l < n; ++l) dh[r * W + l] += last[l];

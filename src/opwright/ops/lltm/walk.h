@@ -71,7 +71,7 @@ struct Walk {
 
     // Block u holds, for each k, the weights from h[k] to the three gates of its units.
     void pack() const {
-        C* row = q.zeros + 3 * H * (member + 1);
+        C* row = q.own + member * q.own_size;
         for (int64_t u = member; u < blocks; u += team.size()) {
             C* to = q.panel + u * H * 3 * W;
             for (int64_t j = 0; j < 3 * W; ++j) {
@@ -127,9 +127,8 @@ struct Walk {
     void backward() const {
         pack_backward();
         if (q.recompute) pack();
-        C* own = q.zeros + 3 * H * (team.size() + 1) + member * 8 * H;
         team.wait();
-        for (int64_t s = q.steps - 1; s >= 0; --s) step(s, pairs, own);
+        for (int64_t s = q.steps - 1; s >= 0; --s) step(s, pairs, q.own + member * q.own_size);
     }
 };
 
