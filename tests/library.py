@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 import opwright as ow
 from opwright.kit import register
 
-OPERATORS = [op for op in register.operators() if op.namespace == "opwright" and op.parent is None]
+OPERATORS = [op for op in register.operators() if op.namespace == "opwright" and op.home is op]
 FUNCTIONAL = [op for op in OPERATORS if not op.name.endswith("_")]
 RUNGS = [rung for op in FUNCTIONAL for rung in (op.backward, op.backward.backward)]
 
@@ -20,6 +21,8 @@ def opaque_twin(op: ow.Op[..., Any]) -> ow.Op[..., Any]:
     twin: ow.Op[..., Any] = ow.Op(
         op.name, op.signature, op.reference, namespace="twins", origin=__name__, random=op.random, opaque=True
     )
+    if op.saving_form is not None and op._extras is not None:
+        twin.saving(*op._extras.names)(inspect.unwrap(op.saving_form.reference))
     if op._gradient is not None:
         twin.gradient(op._gradient)
     twin._samples = op._samples

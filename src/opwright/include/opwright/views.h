@@ -18,11 +18,7 @@ inline Tensor empty(std::initializer_list<int64_t> sizes, DType dtype) {
 
 // x itself, or a copy where its elements do not lie side by side.
 inline Tensor contiguous(const Tensor& x) {
-    if (Layout(x).contiguous()) return x;
-    Layout same(x);
-    same.make_contiguous();
-    return call("aten::reshape", "", call("aten::flatten", "using_ints", x, int64_t(0), int64_t(-1)),
-                std::vector<int64_t>(same.size, same.size + same.dim));
+    return Layout(x).contiguous() ? x : call("aten::contiguous", "", x, torch::headeronly::MemoryFormat::Contiguous);
 }
 
 inline Tensor transposed(const Tensor& x) { return call("aten::t", "", x); }

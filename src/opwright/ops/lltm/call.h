@@ -103,13 +103,13 @@ struct Call {
 
     void forward() {
         prepare(false);
-        const auto tiles = Tiles<C>::template choose<TileForward>();
+        const auto tiles = Tiles<C>::forward();
         Team::run(team_, [&](Team& team, int64_t member) { Walk<C>(q, tiles, team, member).forward(); });
     }
 
     void backward() {
         prepare(true);
-        const auto tiles = Tiles<C>::template choose<TileBackward>();
+        const auto tiles = Tiles<C>::backward();
         Team::run(team_, [&](Team& team, int64_t member) { Walk<C>(q, tiles, team, member).backward(); });
     }
 

@@ -5,41 +5,6 @@
 
 namespace lltm {
 
-// The tiles for the processor at hand: functions for as many rows as fit its registers, for 4, and for one.
-template <class C>
-struct Tiles {
-    using Function = void (*)(const Steps<C>*, int64_t step, int64_t first, int64_t end, int64_t unit, C* own);
-    int64_t rows, lanes;
-    Function many, four, one;
-
-    template <template <class, int, int> class Loop>
-    static Tiles choose() {
-#if defined(__x86_64__)
-        if (simd_level() == Simd::avx512) {
-            return {8, 64 / int64_t(sizeof(C)), avx512<Loop<C, 64, 8>>(), avx512<Loop<C, 64, 4>>(),
-                    avx512<Loop<C, 64, 1>>()};
-        }
-        if (simd_level() == Simd::avx2) {
-            return {4, 32 / int64_t(sizeof(C)), avx2<Loop<C, 32, 4>>(), avx2<Loop<C, 32, 4>>(), avx2<Loop<C, 32, 1>>()};
-        }
-#endif
-        const Function base = detail::run_base<Loop<C, 16, 2>, const Steps<C>*, int64_t, int64_t, int64_t, int64_t, C*>;
-        return {2, 16 / int64_t(sizeof(C)), base, base, base};
-    }
-
-  private:
-#if defined(__x86_64__)
-    template <class Loop>
-    static Function avx512() {
-        return detail::run_avx512<Loop, const Steps<C>*, int64_t, int64_t, int64_t, int64_t, C*>;
-    }
-    template <class Loop>
-    static Function avx2() {
-        return detail::run_avx2<Loop, const Steps<C>*, int64_t, int64_t, int64_t, int64_t, C*>;
-    }
-#endif
-};
-
 // A thread owns some hidden units, all three gates of each, or some rows of the batch, or both. In the first case it
 // needs what the others have made of the step before, and one barrier a step; in the second nothing.
 template <class C>
