@@ -24,6 +24,7 @@ bench: setup
 	$(RUN) benchmarks/see_through.py --json benchmarks/results/see_through.json
 	$(RUN) benchmarks/build.py --json benchmarks/results/build.json
 	$(RUN) benchmarks/calls.py --sweep --json benchmarks/results/calls.json
+	$(RUN) benchmarks/autograd.py --json benchmarks/results/autograd.json
 
 lint: setup
 	$(RUN) -m ruff check .
@@ -47,6 +48,7 @@ format: setup
 
 docs: setup
 	$(RUN) -m opwright docs docs/reference
+	$(RUN) benchmarks/tables.py
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -13,7 +13,9 @@ from opwright.kit import register
 
 OPERATORS = [op for op in register.operators() if op.namespace == "opwright" and op.home is op]
 FUNCTIONAL = [op for op in OPERATORS if not op.name.endswith("_")]
-RUNGS = [rung for op in FUNCTIONAL for rung in (op.backward, op.backward.backward)]
+FORMS = [op.saving_form for op in FUNCTIONAL if op.saving_form is not None]
+"""Those that return extra results."""
+RUNGS = [rung for op in FUNCTIONAL for rung in (op.backward, *([op.backward.backward] if op.backward.has_rung else []))]
 
 
 def opaque_twin(op: ow.Op[..., Any]) -> ow.Op[..., Any]:
@@ -22,7 +24,7 @@ def opaque_twin(op: ow.Op[..., Any]) -> ow.Op[..., Any]:
         op.name, op.signature, op.reference, namespace="twins", origin=__name__, random=op.random, opaque=True
     )
     if op.saving_form is not None and op._extras is not None:
-        twin.saving(*op._extras.names)(inspect.unwrap(op.saving_form.reference))
+        twin.saving(*op._extras.names, once=op._extras.once)(inspect.unwrap(op.saving_form.reference))
     if op._gradient is not None:
         twin.gradient(op._gradient)
     twin._samples = op._samples
@@ -32,6 +34,7 @@ def opaque_twin(op: ow.Op[..., Any]) -> ow.Op[..., Any]:
 _twins: dict[str, ow.Op[..., Any]] = {op.name: opaque_twin(op) for op in FUNCTIONAL}
 _twins |= {rung.name: _twins[rung.parent.name].backward for rung in RUNGS if rung.parent and rung.parent.parent is None}
 _twins |= {rung.name: _twins[rung.parent.name].backward for rung in RUNGS if rung.parent and rung.parent.parent}
+_twins |= {twin.saving_form.name: twin.saving_form for twin in list(_twins.values()) if twin.saving_form is not None}
 
 DOORS: dict[str, Callable[[ow.Op[..., Any]], Callable[..., Any]]] = {
     "python": lambda op: op,

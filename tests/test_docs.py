@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import os
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +80,13 @@ def test_reference_pages_are_fresh() -> None:
         file = folder / f"{op.name}.md"
         assert file.read_text(encoding="utf-8") == pages.page(op), f"{file.name} is stale: make docs"
     assert {p.stem for p in folder.glob("*.md")} == {op.name for op in OPERATORS} | {"README"}
+
+
+def test_tables_are_those_of_the_stored_results() -> None:
+    tables = runpy.run_path(str(ROOT / "benchmarks" / "tables.py"))
+    page = tables["PAGE"].read_text(encoding="utf-8")
+    stored = json.loads(tables["STORED"].read_text(encoding="utf-8"))
+    assert page == tables["fill"](page, stored), "docs/gradients.md is stale: make docs"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))

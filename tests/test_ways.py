@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from tests.library import DOORS, FUNCTIONAL, RUNGS
+from tests.library import DOORS, FORMS, FUNCTIONAL, RUNGS
 from tests.ways import SLOW, WAYS, Case, Function, declared_autocast
 
 DTYPES = (torch.float64, torch.float32, torch.complex128, torch.int64)
@@ -27,32 +27,19 @@ def implemented(plain: Function, given: list[Tensor]) -> bool:
     return True
 
 
-def plain_of(op: ow.Op[..., Any], name: str) -> Any:
-    """The plain function of an operator. That of a gradient which takes extra results is the gradient as a function of
-    the inputs, since the extras are caches; but the values alone are those of the formula."""
-    rung = op.rung
-    if rung is None or rung.extras is None or rung.total is None or name in VALUES:
-        return op.reference
-    total, bare = rung.total, rung.bare
-
-    def plain(*args: Any, **kwargs: Any) -> Any:
-        values = op.signature.bind(args, kwargs)
-        return total(**{n: values[n] for n in bare.names if n in values})
-
-    return plain
-
-
 @pytest.mark.parametrize("name", [pytest.param(w, marks=[pytest.mark.slow] if w in SLOW else []) for w in WAYS])
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("op", [*FUNCTIONAL, *RUNGS], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [*FUNCTIONAL, *FORMS, *RUNGS], ids=lambda op: op.name)
 def test_operator_is_its_reference(op: ow.Op[..., Any], device: str, door: str, name: str) -> None:
+    # A gradient that takes extra results is differentiated as a function of the inputs; its values are the formula's.
+    function = op.reference if name in VALUES else op.truth
     ran = 0
     for dtype in DTYPES[:1] if name in COMPILERS else DTYPES:
         samples = op.draw_samples(ow.Maker(dtype, device))
         for sample in samples[::3] if name in COMPILERS else samples:
             case = Case(sample)
-            plain = case.over(plain_of(op, name))
+            plain = case.over(function)
             if not implemented(plain, case.tensors):
                 continue
             declared = name == "autocast" and op.home.autocast is not None

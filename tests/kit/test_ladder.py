@@ -35,13 +35,16 @@ def test_the_declared_gradient_is_the_derived_one(op: ow.Op[..., Any]) -> None:
     assert op.has_declared_gradient
     for dtype in (torch.float64, torch.complex128, torch.float32):
         for sample in op.draw_samples(ow.Maker(dtype)):
-            out = op(*sample.args, **sample.kwargs)
-            grad = torch.rand_like(out)
+            form, rung = op.recorded_form, op.derivation
+            out = form(*sample.args, **sample.kwargs)
+            outputs = (out,) if form.signature.single else tuple(out)
+            results = zip(rung.grads, op.signature.differentiable_outputs, strict=True)
+            grads = {name: torch.rand_like(outputs[i]) for name, i in results}
             values = op.signature.bind(sample.args, sample.kwargs)
-            rung = op.derivation
-            saved = {name: values[name] for name in rung.inputs} | dict.fromkeys(rung.outputs, out)
-            got = op.backward(grad=grad, **saved)
-            expected = derived.reference(grad=grad, **values)
+            saved = {name: values[name] for name in rung.inputs}
+            saved |= {name: outputs[i] for name, i in rung.outputs.items()}
+            got = op.backward(**grads, **saved)
+            expected = derived.reference(**grads, **values)
             for g, e in zip(got, expected, strict=True):
                 assert (g is None) == (e is None)
                 if g is not None:

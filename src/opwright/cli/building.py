@@ -13,7 +13,7 @@ from rich.progress import track
 from rich.table import Table
 
 import opwright as ow
-from opwright.kit import native, register
+from opwright.kit import native, register, short
 from opwright.kit.build import cache as build_cache
 from opwright.kit.build.compile import write_compile_commands
 from opwright.kit.build.library import Library
@@ -31,10 +31,10 @@ def chosen(names: list[str] | None) -> list[ow.Op[..., Any]]:
         elif Path(name).exists():
             found += vars(ow.load(name)).values()
         else:
-            known = ", ".join(o.name for o in register.operators() if o.parent is None)
+            known = ", ".join(o.name for o in register.operators() if o.home is o)
             raise ValueError(f"there is no operator and no file {name!r}; the operators are {known}")
     if not names:
-        found = [op for op in register.operators() if op.parent is None]
+        found = [op for op in register.operators() if op.home is op]
     return [rung for op in found for rung in op.ladder]
 
 
@@ -66,12 +66,14 @@ def build(
     kernels = [(op, k) for op in operators for k in op.kernels if k.library and device in (None, k.device)]
     libraries: dict[Library, None] = dict.fromkeys(k.library for _, k in kernels if k.library)
     if compile_commands is not None:
-        plans = [library.plan() for library in libraries]
-        console.print(f"wrote {write_compile_commands([*plans, native.plan()], compile_commands)}", highlight=False)
+        plans = [*(library.plan() for library in libraries), native.plan()]
+        plans += [plan for plan in [short.plan()] if plan is not None]
+        console.print(f"wrote {write_compile_commands(plans, compile_commands)}", highlight=False)
     start = time.perf_counter()
     for library in track([None, *libraries], description="building", console=console, transient=True):
         if library is None:
             native.build(force)
+            short.build(force)
         else:
             library.load(again=True, force=force)
     failed = [f"{library.file}: {library.trouble}" for library in libraries if library.trouble]

@@ -47,7 +47,7 @@ def list_operators(
     """Operators, their rungs, and which have kernels where."""
     for path in paths or ():
         ow.load(path)
-    operators = [op for op in register.operators() if op.parent is None]
+    operators = [op for op in register.operators() if op.home is op]
     rows = [_row(op) for op in operators]
     if as_json:
         print(json.dumps(rows, indent=2))
@@ -59,7 +59,7 @@ def list_operators(
 
 
 def _row(op: ow.Op[..., Any]) -> dict[str, Any]:
-    rungs = [op.backward] if op.has_rung else []
+    rungs = [*([op.saving_form] if op.saving_form else []), *([op.backward] if op.has_rung else [])]
     return {
         "op": op.qualname.replace("::", "."),
         "schema": op.schema,
@@ -105,5 +105,5 @@ def doctor(
 def docs(folder: Annotated[Path, typer.Argument(help="Where to write the pages.")]) -> None:
     """Write the reference page of every operator."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = pages.write_all([op for op in register.operators() if op.parent is None], folder)
+    written = pages.write_all([op for op in register.operators() if op.home is op], folder)
     console.print(f"wrote {len(written)} pages to {folder}", highlight=False, soft_wrap=True)

@@ -117,7 +117,16 @@ def in_place(op: Op[..., Any], /) -> Op[..., Any]:
     signature, reference = derive.in_place(op.name, op.signature, op.reference)
     reference.__doc__ = f"{op.name}, written into {signature.returns_input}."
     reference.__module__ = op.__module__
-    return Op(f"{op.name}_", signature, reference, namespace=op.namespace, origin=op.origin, random=op.random)
+    return Op(
+        f"{op.name}_",
+        signature,
+        reference,
+        namespace=op.namespace,
+        origin=op.origin,
+        random=op.random,
+        opaque=op._asked_opaque,
+        functional=op,
+    )
 
 
 def _refuse_function(function: Any, name: str) -> None:

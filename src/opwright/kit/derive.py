@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -48,6 +48,8 @@ class Rung:
     """The parameters saved from its outputs."""
     wanted: str
     """The parameter that says which gradients are wanted."""
+    needs: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """For a saved tensor: the inputs whose gradients read its values; absent: all of them."""
     extras: Extras | None = None
     """The extra results that are among its arguments, if any are."""
     caches: frozenset[str] = frozenset()
@@ -100,6 +102,22 @@ def rung_above(
         return derived.reference(**values)
 
     return replace(rung, total=total)
+
+
+def with_needs(name: str, below: Signature, rung: Rung, needs: Mapping[str, Sequence[str]]) -> Rung:
+    """The rung with its author's word on which gradients read which saved tensors."""
+    inputs = [p.name for p in below.differentiable_inputs]
+    saved = [p.name for p in rung.signature.parameters if p.name in (*rung.inputs, *rung.outputs) and p.kind.is_tensor]
+    if set(needs) != set(inputs):
+        raise TypeError(
+            f"{name}: needs must name the inputs that have gradients ({', '.join(inputs)}), got {', '.join(needs)}"
+        )
+    for read in (n for names in needs.values() for n in names):
+        if read not in saved:
+            raise TypeError(f"{name}: needs names {read!r}, which is no tensor that its gradient saves")
+    if rung.total is not None:
+        saved = [s for s in saved if s in rung.caches]  # a second derivative reads every input
+    return replace(rung, needs={s: frozenset(i for i in inputs if s in needs[i]) for s in saved})
 
 
 def _grad_parameter(signature: Signature, index: int, taken: set[str]) -> Parameter:

@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from opwright.kit import native
+from opwright.kit import native, short
 from opwright.kit.build import cache
 from opwright.kit.build.trouble import Unavailable
 
@@ -119,10 +119,17 @@ def _cache() -> Finding:
 
 
 def _native() -> Finding:
+    what = "opwright's own C++"
     why = native.available()
-    if why is None:
-        return Finding("opwright's own C++", "ok", "kernels are chosen in C++")
-    return Finding("opwright's own C++", "missing", why, "kernels are chosen in Python, some µs slower: opwright build")
+    if why is not None:
+        mend = "kernels are chosen and gradients recorded in Python, tens of µs slower: opwright build"
+        return Finding(what, "missing", why, mend)
+    found = "kernels are chosen and gradients recorded in C++"
+    missing = short.look()
+    if missing is None:
+        return Finding(what, "ok", f"{found}; calls from Python take the short way")
+    mend = "calls from Python are some tenths of a µs slower: install Python's headers, then opwright build"
+    return Finding(what, "missing", f"{found}; no short way for calls: {missing}", mend)
 
 
 _LOOKS: tuple[Callable[[], Finding], ...] = (_python, _torch, _compiler, _cache, _native, _nvcc, _gpu)

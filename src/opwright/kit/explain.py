@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opwright.kit import node
 from opwright.kit.op import Op
 from opwright.kit.require import spell
 from opwright.kit.values import tensors
@@ -103,7 +104,9 @@ def _backward(op: Op[..., Any], values: dict[str, Any], given: bool) -> Step:
     above = op.backward
     how = "its declared gradient" if op.has_declared_gradient else "derived from the reference"
     runs = "kernel" if above.kernels else "reference"
-    return Step("backward", runs, f"{above.name}, {how}, recorded in Python")
+    why = node.why_not(op)
+    where = "recorded in C++" if why is None else f"recorded in Python, since {why}"
+    return Step("backward", runs, f"{above.name}, {how}, {where}")
 
 
 def _compile(op: Op[..., Any]) -> Step:

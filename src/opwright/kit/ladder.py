@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast, overload
 
-from opwright.kit import derive
+from opwright.kit import derive, register
 from opwright.kit.extras import Extras, read_extras, saving_reference
 from opwright.kit.schema import Signature
 
@@ -29,6 +29,7 @@ class Ladder:
     _asked_opaque: bool | None
     _extras: Extras | None
     _gradient: Callable[..., Any] | None
+    _needs: Mapping[str, Sequence[str]] | None = None
     _rung_known: bool
     _derivation: derive.Rung
     _backward: Op[..., Any]
@@ -45,10 +46,10 @@ class Ladder:
 
     @property
     def ladder(self) -> list[Op[..., Any]]:
-        """It and the rungs above it that exist or have a kernel."""
+        """It, its form that saves, and the rungs above it that exist or have a kernel."""
         above = self.__dict__.get("_backward")
-        own = cast("Op[..., Any]", self)
-        return [own] if above is None else [own, *above.ladder]
+        own = [cast("Op[..., Any]", self), *([self.saving_form] if self.saving_form is not None else [])]
+        return own if above is None else [*own, *above.ladder]
 
     @property
     def derivation(self) -> derive.Rung:
@@ -56,17 +57,18 @@ class Ladder:
         if self.form_of is not None:
             return self.form_of.derivation
         if "_derivation" not in self.__dict__:
-            self._derivation = self._derive(self._gradient)
+            self._derivation = self._derive(self._gradient, self._needs)
         return self._derivation
 
-    def _derive(self, gradient: Callable[..., Any] | None) -> derive.Rung:
+    def _derive(self, gradient: Callable[..., Any] | None, needs: Mapping[str, Sequence[str]] | None) -> derive.Rung:
         signature: Signature = self.signature
         reference: Callable[..., Any] = self.reference
         if self.rung is not None and self.rung.extras is not None:
             if self.rung.total is None:
                 raise TypeError(self._differentiable_once())
             signature, reference = self.rung.bare, self.rung.total
-        return derive.rung_above(self.name, signature, reference, gradient, self.random, self._extras)
+        rung = derive.rung_above(self.name, signature, reference, gradient, self.random, self._extras)
+        return rung if needs is None else derive.with_needs(self.name, signature, rung, needs)
 
     def _differentiable_once(self) -> str:
         return (
@@ -122,32 +124,50 @@ class Ladder:
             self._backward.__doc__ = f"The gradient of {self.name}."
         return self._backward
 
-    def gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    @overload
+    def gradient(self, function: Callable[..., Any], /) -> Callable[..., Any]: ...
+
+    @overload
+    def gradient(
+        self, *, needs: Mapping[str, Sequence[str]] | None = None
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+
+    def gradient(
+        self, function: Callable[..., Any] | None = None, /, *, needs: Mapping[str, Sequence[str]] | None = None
+    ) -> Any:
         """Declare the gradient by a formula. The names of its parameters say what it saves: `grad` (or
         `grad_NAME` for each of several outputs) is what comes in, `result` (or an output's name) the result,
         every other name a parameter of the operator; annotated `ow.Like`, only its shape, dtype and device.
         It returns one gradient for each differentiable input. The reference stays the truth: the formula is
         used where a kernel ran, and proved against the reference's own derivative.
 
+        `needs` says which of the tensors it saves the gradient of each input reads. A tensor that no wanted gradient
+        reads is then not kept; the formula gets one of the same shape, full of NaN.
+
         >>> import torch, opwright as ow
         >>> @ow.op
-        ... def half_square(x: torch.Tensor) -> torch.Tensor:
-        ...     return x * x / 2
-        >>> @half_square.gradient
-        ... def _(grad, x):
-        ...     return grad * x
-        >>> half_square.backward.schema
-        'half_square_backward(Tensor grad, Tensor x, *, bool[]? wanted=None) -> Tensor grad_x'
+        ... def half_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        ...     return x * y / 2
+        >>> @half_product.gradient(needs={"x": ["y"], "y": ["x"]})
+        ... def _(grad, x, y):
+        ...     return grad * y / 2, grad * x / 2
+        >>> half_product.backward.signature.schema("backward")
+        'backward(Tensor grad, Tensor x, Tensor y, *, bool[]? wanted=None) -> (Tensor grad_x, Tensor grad_y)'
         """
-        self._derive(function)
-        self._gradient = function
-        self._forget_rung()
-        return function
+
+        def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+            self._derive(function, needs)
+            self._gradient, self._needs = function, needs
+            self._forget_rung()
+            return function
+
+        return declare if function is None else declare(function)
 
     def _forget_rung(self) -> None:
         self.__dict__.pop("_derivation", None)
         self.__dict__.pop("_backward", None)
         self._rung_known = False
+        register.changed(cast("Op[..., Any]", self))
 
     def saving(self, *names: str, once: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declare extra results: a second function of the same parameters that returns the outputs and, after them,

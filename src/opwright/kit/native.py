@@ -37,11 +37,11 @@ def build(force: bool = False) -> None:
 def available() -> str | None:
     """None when this process has it, else why not. It is looked up once: a process keeps what it started with."""
     if os.environ.get("OPWRIGHT_NATIVE", "") == "0":
-        return "OPWRIGHT_NATIVE=0 forbids it"
+        return "OPWRIGHT_NATIVE=0 forbids the C++ of opwright's own"
     try:
         entry = cache.look_up(cache.open_folder(), plan().key)
         if entry is None:
-            return "it is not built: run `opwright build`"
+            return "the C++ of opwright's own is not built (run `opwright build`)"
         torch.ops.load_library(str(entry.library))
     except (Unavailable, OSError) as e:
         return str(e)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
-from opwright.kit import call, derive, probe, register
+import torch
+
+from opwright.kit import call, derive, probe, register, short
 from opwright.kit.build.library import library_of
 from opwright.kit.build.plan import Options
 from opwright.kit.domain import Cost, Domain
@@ -49,6 +51,7 @@ class Op(Ladder, Generic[P, R]):
         parent: Op[..., Any] | None = None,
         rung: derive.Rung | None = None,
         form_of: Op[..., Any] | None = None,
+        functional: Op[..., Any] | None = None,
     ) -> None:
         self.name = name
         self.namespace = namespace
@@ -63,6 +66,8 @@ class Op(Ladder, Generic[P, R]):
         self.rung = rung
         self.form_of = form_of
         """The operator that this one computes together with extra results."""
+        self.functional = functional
+        """The operator that this one computes in place."""
         self.saving_form: Op[..., Any] | None = None
         """The form that returns outputs and extra results, an operator of its own with kernels of its own."""
         self._extras: Extras | None = None
@@ -142,8 +147,10 @@ class Op(Ladder, Generic[P, R]):
             self._call = self._dispatched
         else:
             self._call = self._direct if self.rung is None else call.kept_by_export(self._direct, self._dispatched)
+        self._short = short.way(self)
         if self.form_of is not None:
             self.form_of._choose_call()
+        register.changed(self)
 
     # --- what belongs to it ------------------------------------------------------------------------------------
 
@@ -235,6 +242,22 @@ class Op(Ladder, Generic[P, R]):
         gradient from the inputs alone. The formula would be differentiated with its extras held fast."""
         if self.rung is None or self.rung.extras is None or not differentiated([t for _, t in given]):
             return None
+        return self._without_caches(args, kwargs)
+
+    @property
+    def truth(self) -> Callable[..., Any]:
+        """What its derivatives are derivatives of: its reference; for a rung that takes extra results, the gradient
+        as a function of the inputs alone."""
+        if self.rung is None or self.rung.total is None:
+            return self.reference
+
+        def truth(*args: Any, **kwargs: Any) -> Any:
+            return self._without_caches(args, kwargs)
+
+        return truth
+
+    def _without_caches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        assert self.rung is not None
         if self.rung.total is None:
             raise TypeError(self._differentiable_once())
         values = self.signature.bind(args, kwargs)
@@ -255,14 +278,25 @@ class Op(Ladder, Generic[P, R]):
         """The kernel whose domain holds the call, else the reference."""
         if not self._rung_known:
             self._rung_known = True
+            short.open_way(self)
             if self.has_rung:
                 _ = self.backward  # a graph from a compiler's cache may call it by name, with nobody else to define it
         if self.kernels:
             kernel, _ = self.choose(self.signature.bind(args, kwargs))
             function = None if kernel is None else kernel.ready(self)
             if function is not None:
-                return function(*args, **kwargs)
+                out = function(*args, **kwargs)
+                self._count_writes(args, kwargs)
+                return out
         return self.run_reference(*args, **kwargs)
+
+    def _count_writes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A kernel may write raw memory, which nobody counts; autograd must notice."""
+        written = [p.name for p in self.signature.parameters if p.mutated]
+        if written:
+            values = self.signature.bind(args, kwargs)
+            for t in (t for name in written for t in tensors(values[name]) if not t.is_inference()):
+                torch.autograd.graph.increment_version(t)
 
 
 def _found(qualname: str) -> Op[..., Any]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from opwright.kit.require import spell
-from opwright.kit.values import like, tensors
+from opwright.kit.values import like, tensors, unread
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -128,11 +128,20 @@ def _save(ctx: Any, op: Op[..., Any], values: dict[str, Any], outputs: tuple[Any
             return _Slot(len(kept) - 1)
         return [keep(v) for v in value] if isinstance(value, (list, tuple)) else value
 
+    requiring = {
+        p.name for p in op.signature.differentiable_inputs if any(t.requires_grad for t in tensors(values[p.name]))
+    }
+
+    def keep_if_read(name: str, value: Any) -> Any:
+        read = name not in rung.needs or bool(rung.needs[name] & requiring)
+        return keep(value) if read or not isinstance(value, Tensor) else unread(value)
+
     for name in rung.inputs:
         value = values[name]
-        plan[name] = like(value) if rung.signature.names[name].like and value is not None else keep(value)
+        only_like = rung.signature.names[name].like and value is not None
+        plan[name] = like(value) if only_like else keep_if_read(name, value)
     for name, index in rung.outputs.items():
-        plan[name] = keep(outputs[index])
+        plan[name] = keep_if_read(name, outputs[index])
     ctx.save_for_backward(*kept)
     ctx.plan = plan
     # The shapes of the arguments' lists are needed to hand the gradients back; the tensors themselves are not.

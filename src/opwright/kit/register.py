@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.kit import autocast, record
+from opwright.kit import autocast, node, record
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -48,11 +48,16 @@ class Entry:
 
     def __init__(self, op: Op[..., Any], schema: str, overload: Any) -> None:
         self.op, self.schema, self.overload = op, schema, overload
+        self.native = False
+        """Whether C++ records its calls."""
+        self.reference: Any = None
+        """The overload that always runs the reference, once somebody needs it."""
 
 
 _lock = threading.RLock()
 _libraries: dict[str, torch.library.Library] = {}
 _entries: dict[str, Entry] = {}
+_by_overload: dict[str, Entry] = {}
 _versions: dict[str, int] = {}
 
 
@@ -68,11 +73,26 @@ def register(op: Op[..., Any]) -> Any:
         replaced = below is not None and find(below.qualname) is not below
         if entry is not None and entry.schema == schema and entry.op.random == op.random and not replaced:
             entry.op = op
+            node.forget(entry)
             return entry.overload
         entry = _define(op, schema, public=not replaced)
         if not replaced:
             _entries[op.qualname] = entry
+        _by_overload[entry.overload.name()] = entry
         return entry.overload
+
+
+def entry_of(name: str) -> Entry:
+    """What stands behind an overload of ours."""
+    return _by_overload[name]
+
+
+def changed(op: Op[..., Any]) -> None:
+    """The operator's kernels or its gradient are others than before: whoever wrote them down must look again."""
+    for each in (op, op.parent, op.form_of):
+        entry = None if each is None else _by_overload.get(each.overload.name())
+        if entry is not None and entry.op is each:
+            node.forget(entry)
 
 
 def _refuse_another(known: Op[..., Any], op: Op[..., Any]) -> None:
@@ -110,18 +130,21 @@ def define_hidden(op: Op[..., Any], overload: str) -> Any:
 def define_reference(op: Op[..., Any]) -> Any:
     """The overload that always runs the reference: where C++ sends what no kernel takes."""
     with _lock:
-        entry = _entries[op.qualname]
-        name, _, _ = entry.overload.name().partition("::")[2].partition(".")
-        packet = getattr(getattr(torch.ops, op.namespace), op.name)
-        if "reference" not in packet.overloads():
+        entry = _by_overload[op.overload.name()]
+        if entry.reference is None:
+            name = entry.overload.name().partition("::")[2]
             library = _libraries[op.namespace]
-            library.define(op.signature.schema(f"{name}.reference"))
-            library.impl(
-                f"{name}.reference",
-                lambda *args, **kwargs: entry.op.run_reference(*args, **kwargs),
-                "CompositeExplicitAutograd",
-            )
-        return getattr(getattr(torch.ops, op.namespace), op.name).reference
+            # A name of its own: of overloads with equal arguments PyTorch deregisters the wrong one when it ends.
+            name = f"{name}__reference"
+            library.define(op.signature.schema(name))
+
+            def reference(*args: Any, **kwargs: Any) -> Any:
+                return entry.op.run_reference(*args, **kwargs)
+
+            for key in ("CompositeExplicitAutograd", "Autograd", *REFERENCE_KEYS):
+                library.impl(name, reference, key)
+            entry.reference = getattr(getattr(torch.ops, op.namespace), name).default
+        return entry.reference
 
 
 def find(qualname: str) -> Op[..., Any] | None:
@@ -159,6 +182,7 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> Entry:
         return entry.op.run_kernel(*args, **kwargs)
 
     def autograd(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        node.take_over(entry)
         return record.autograd_kernel(entry.op, keyset, args, kwargs)
 
     def implement(function: Callable[..., Any], key: str, with_keyset: bool = False) -> None:

@@ -39,6 +39,17 @@ def like(t: Tensor) -> Tensor:
     return torch.empty((), dtype=t.dtype, device=t.device).expand(t.shape)
 
 
+def unread(t: Tensor) -> Tensor:
+    """What stands for a tensor that nobody reads, by somebody's word: its shape, and no numbers.
+
+    >>> unread(torch.ones(2)), unread(torch.ones(2, dtype=torch.int64)).shape
+    (tensor([nan, nan]), torch.Size([2]))
+    """
+    if not has_gradient(t):
+        return like(t)
+    return torch.full((), float("nan"), dtype=t.dtype, device=t.device).expand(t.shape)
+
+
 def reduce_to(grad: Tensor, x: Tensor) -> Tensor:
     """A gradient summed over the dimensions that x was broadcast along, in x's dtype: what x is owed.
 

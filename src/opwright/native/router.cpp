@@ -14,6 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "ladder.h"
+
+namespace opwright {
+
 namespace {
 
 using c10::DispatchKey;
@@ -208,13 +212,31 @@ class Router final : public c10::OperatorKernel {
                 IValue& value = (*stack)[base + i];
                 if (!value.isDouble() && !value.isNone()) value = value.toScalar().toDouble();
             }
+            const auto written = written_by(op, base, *stack);
             route.kernel.redispatchBoxed(DispatchKeySet(device_), stack);
+            // A kernel writes raw memory and counts nothing; autograd must notice.
+            for (const at::Tensor& t : written) t.unsafeGetTensorImpl()->bump_version();
             return;
         }
         reference_.callBoxed(stack);
     }
 
   private:
+    static c10::SmallVector<at::Tensor, 1> written_by(const OperatorHandle& op, size_t base, const Stack& stack) {
+        c10::SmallVector<at::Tensor, 1> written;
+        if (!op.schema().is_mutable()) return written;
+        for (size_t i = 0; i < op.schema().arguments().size(); ++i) {
+            const auto* const alias = op.schema().arguments()[i].alias_info();
+            const IValue& value = stack[base + i];
+            if (alias == nullptr || !alias->isWrite() || value.isNone()) continue;
+            const auto found = value.isTensor() ? std::vector<at::Tensor>{value.toTensor()} : value.toTensorVector();
+            for (const at::Tensor& t : found) {
+                if (t.defined() && !t.is_inference()) written.push_back(t);
+            }
+        }
+        return written;
+    }
+
     OperatorHandle reference_;
     DispatchKey device_;
     std::shared_ptr<const Routes> routes_;
@@ -224,23 +246,6 @@ std::mutex guard;
 std::map<std::string, Router*> routers;                      // owned by the dispatcher, which never lets go
 std::vector<std::unique_ptr<torch::Library>> registrations;  // never destroyed: a kernel may be running
 std::map<std::string, std::shared_ptr<Routes>> pending;
-
-OperatorHandle find(const std::string& name) {
-    const auto dot = name.find('.');
-    return c10::Dispatcher::singleton().findSchemaOrThrow(name.substr(0, dot).c_str(),
-                                                          dot == std::string::npos ? "" : name.c_str() + dot + 1);
-}
-
-// Reads what kit/native.py wrote: numbers in the order of the loops below.
-class Reader {
-  public:
-    explicit Reader(const std::vector<int64_t>& numbers) : numbers_(numbers) {}
-    int64_t next() { return numbers_.at(at_++); }
-
-  private:
-    const std::vector<int64_t>& numbers_;
-    size_t at_ = 0;
-};
 
 Route read_route(const std::string& kernel, const std::vector<at::Tensor>& examples, const std::vector<int64_t>& spec) {
     Reader reader(spec);
@@ -320,3 +325,11 @@ TORCH_LIBRARY_FRAGMENT(opwright_native, m) {
 }
 
 }  // namespace
+
+OperatorHandle find(const std::string& name) {
+    const auto dot = name.find('.');
+    return c10::Dispatcher::singleton().findSchemaOrThrow(name.substr(0, dot).c_str(),
+                                                          dot == std::string::npos ? "" : name.c_str() + dot + 1);
+}
+
+}  // namespace opwright

@@ -17,16 +17,16 @@ from opwright.kit.build.plan import Plan
 from opwright.kit.build.trouble import Unavailable, explain_failure
 
 
-def build(plan: Plan, force: bool = False) -> cache.Entry:
-    """The plan's library, from the cache or compiled now with a line of progress."""
+def build(plan: Plan, force: bool = False, hint: str = "") -> cache.Entry:
+    """The plan's library, from the cache or compiled now with a line of progress, which ends in the hint."""
     root = cache.open_folder()
     key = plan.key
     if force:
         cache.prune(root, lambda entry: entry.about.get("key") != key)
-    return cache.obtain(root, key, plan.name, lambda private: _compile(plan, root, private))
+    return cache.obtain(root, key, plan.name, lambda private: _compile(plan, root, private, hint))
 
 
-def _compile(plan: Plan, root: Path, private: Path) -> dict[str, Any]:
+def _compile(plan: Plan, root: Path, private: Path, hint: str) -> dict[str, Any]:
     names = ", ".join(s.name for s in plan.sources)
     print(f"opwright: building {plan.name} ({names}) …", file=sys.stderr, flush=True)
     start = time.perf_counter()
@@ -51,7 +51,7 @@ def _compile(plan: Plan, root: Path, private: Path) -> dict[str, Any]:
     output = private / cache.LIBRARY
     _run([*compiler, *link, *plan.options.ldflags, "-o", str(output)], plan, log, log_file, private)
     took = time.perf_counter() - start
-    print(f"opwright: built {plan.name} in {took:.1f} s", file=sys.stderr, flush=True)
+    print(f"opwright: built {plan.name} in {took:.1f} s{hint}", file=sys.stderr, flush=True)
     return {
         "key": plan.key,
         "name": plan.name,

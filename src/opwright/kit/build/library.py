@@ -62,7 +62,7 @@ class Library:
         if missing is not None:
             raise BuildError(f"{plan.name}: there is no source {missing}")
         if force or not forbidden():
-            entry = compile.build(plan, force)
+            entry = compile.build(plan, force, _hint())
         else:
             found = cache.look_up(cache.open_folder(), plan.key)
             if found is None:
@@ -80,6 +80,20 @@ class Library:
 def forbidden() -> bool:
     """Whether the environment forbids building: OPWRIGHT_BUILD=0."""
     return os.environ.get("OPWRIGHT_BUILD", "") == "0"
+
+
+def _hint() -> str:
+    """What else is worth building, said once, where somebody already waits for a compiler."""
+    from opwright.kit import native  # which needs this module's neighbours
+
+    global _hinted
+    if _hinted or native.available() is None or os.environ.get("OPWRIGHT_NATIVE", "") == "0":
+        return ""
+    _hinted = True
+    return "; gradients and calls cost less once `opwright build` has built the rest"
+
+
+_hinted = False
 
 
 def _about_loading(said: str) -> str:

@@ -40,7 +40,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return torch.nn.functional.linear(x, weight, bias)
 
 
-@linear.gradient
+@linear.gradient(needs={"x": ["weight"], "weight": ["x"], "bias": []})
 def _(grad: Tensor, x: Tensor, weight: Tensor, bias: ow.Like, wanted: list[bool]) -> Any:
     count = math.prod(grad.shape[:-1])  # -1 would not do where a side is empty
     rows = grad.reshape(count, weight.shape[0])

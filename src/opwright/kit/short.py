@@ -1,0 +1,111 @@
+"""The short way from Python into the dispatcher: a call of an operator as one function in C++.
+
+It needs Python's headers when it is built, by `make` and `opwright build`. Without it a call runs the function that
+kit/call.py generates, with the same result some tenths of a microsecond later.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from opwright.kit import native
+from opwright.kit.build import cache, compile
+from opwright.kit.build.plan import Options, Plan
+from opwright.kit.build.trouble import Unavailable
+from opwright.kit.kinds import BASIC, NUMBER, TENSOR, Kind
+
+if TYPE_CHECKING:
+    from opwright.kit.op import Op
+
+SOURCE = native.SOURCES / "python" / "call.cpp"
+MODULE = "opwright_call"
+_CODES = {TENSOR.fast: 1, NUMBER.fast: 3, BASIC[float].fast: 4, BASIC[int].fast: 5, BASIC[bool].fast: 6}
+_TENSORS = 2
+
+_module: Any = None
+_asked = False
+
+
+def plan() -> Plan | None:
+    """What building it takes; None where Python's headers are missing."""
+    headers = Path(sysconfig.get_paths()["include"])
+    if not (headers / "Python.h").is_file():
+        return None
+    options = Options(abi="aten", include=(str(headers),), ldflags=("-ltorch_python",))
+    return Plan("call", (SOURCE,), options, (f"OPWRIGHT_PYTHON={sys.implementation.cache_tag}",))
+
+
+def build(force: bool = False) -> None:
+    """Build it, if it can be; processes that start from now on use it."""
+    wanted = plan()
+    if wanted is not None:
+        compile.build(wanted, force)
+
+
+def look() -> str | None:
+    """None when calls take the short way, or will; else why they cannot."""
+    if _module is not None:
+        return None
+    try:
+        wanted = plan()
+        if wanted is None:
+            return "Python's headers are missing"
+        return None if cache.look_up(cache.open_folder(), wanted.key) else "it is not built"
+    except (Unavailable, OSError) as e:
+        return str(e)
+
+
+def open_way(op: Op[..., Any]) -> None:
+    """Let this operator's calls take the short way from now on, if there is one; the first to ask loads it."""
+    global _asked
+    if not _asked:
+        _asked = True
+        _load(type(op))
+    if _module is not None:
+        op._choose_call()
+
+
+def way(op: Op[..., Any]) -> Any:
+    """The function in C++ that calls an opaque operator; None where Python has to."""
+    if _module is None or not op.opaque:
+        return None
+    name, _, overload = op.overload.name().partition(".")
+    kinds = tuple(part for p in op.signature.parameters for part in (_code(p.kind), p.kind.is_optional))
+    names = [p.name for p in op.signature.parameters]
+    returned = -1 if op.signature.returns_input is None else names.index(op.signature.returns_input)
+    return _module.make(name, overload, kinds, returned, op.signature.container, op.signature.single, op._call)
+
+
+def _code(kind: Kind) -> int:
+    """What the short way may take an argument for, as call.cpp counts; 0: it always goes through Python."""
+    if kind.schema.startswith("Tensor["):
+        return _TENSORS
+    spelled = {f"{none}{fast}": code for fast, code in _CODES.items() for none in ("", "{v} is None or ")}
+    spelled |= {f"{{v}} is None or ({fast})": code for fast, code in _CODES.items()}
+    return 0 if kind.encode else spelled.get(kind.fast, 0)
+
+
+def _load(kind: type) -> None:
+    global _module
+    if native.available() is not None or (wanted := plan()) is None:
+        return
+    try:
+        entry = cache.look_up(cache.open_folder(), wanted.key)
+        if entry is None:
+            return
+        loader = importlib.machinery.ExtensionFileLoader(MODULE, str(entry.library))
+        spec = importlib.util.spec_from_file_location(MODULE, str(entry.library), loader=loader)
+        assert spec is not None
+        loaded = importlib.util.module_from_spec(spec)
+        loader.exec_module(loaded)
+        loaded.install(kind, vars(torch.compiler))
+    except (Unavailable, OSError, ImportError):
+        return  # doctor says why
+    _module = loaded

@@ -1,0 +1,129 @@
+#include "backward.h"
+
+#include <ATen/FuncTorchTLS.h>
+#include <ATen/Functions.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
+#include <limits>
+
+namespace opwright {
+
+using c10::IValue;
+using torch::jit::Stack;
+
+namespace {
+
+size_t count_of(int32_t place) { return place < 0 ? 1 : static_cast<size_t>(place); }
+
+at::TensorOptions options_of(const Shape& shape) { return at::TensorOptions().dtype(shape.dtype).device(shape.device); }
+
+// A tensor of this shape in one element's memory.
+at::Tensor like(const Shape& shape, bool declared) {
+    const bool number = at::isFloatingType(shape.dtype) || at::isComplexType(shape.dtype);
+    // Of what no wanted gradient reads, by its author's word, the values are not kept. A formula that reads them all
+    // the same must not find numbers there.
+    const auto nan = std::numeric_limits<double>::quiet_NaN();
+    const at::Tensor element =
+        !declared && number ? at::full({}, nan, options_of(shape)) : at::empty({}, options_of(shape));
+    return element.expand_symint(shape.sizes);
+}
+
+// A list in an IValue belongs to everybody who copied the IValue.
+IValue own(const IValue& value) { return value.isList() ? value.deepcopy() : value; }
+
+// Whether a mode or a transform looks on, whose graph must hold the next rung under its own name.
+bool watched() {
+    return c10::impl::TorchDispatchModeTLS::any_modes_set() || at::functorch::functorchTLSAccessor() != nullptr;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> Backward::run(Grads grads, Kept state, const std::vector<bool>& wanted,
+                                      c10::function_ref<Shape(size_t)> shape_of) const {
+    Stack stack = arrange(grads, std::move(state), wanted, shape_of);
+    const auto& above = ladder->above_plain && !watched() ? ladder->above_plain : ladder->above;
+    above->callBoxed(&stack);
+    return spread(stack, wanted);
+}
+
+Stack Backward::arrange(Grads grads, Kept state, const std::vector<bool>& wanted,
+                        c10::function_ref<Shape(size_t)> shape_of) const {
+    Stack stack(ladder->sources.size());
+    place_kept(stack, std::move(state));
+    for (size_t i = 0; i < stack.size(); ++i) {
+        const Source& source = ladder->sources[i];
+        if (source.kind == Source::gradient) stack[i] = gradient(source, grads, shape_of);
+        if (source.kind == Source::wanted) stack[i] = mask(wanted);
+    }
+    return stack;
+}
+
+void Backward::place_kept(Stack& stack, Kept state) const {
+    size_t place = 0, tensor = 0, shapes = 0, values = 0;
+    for (const auto kind : {Source::input, Source::output}) {
+        for (size_t i = 0; i < stack.size(); ++i) {
+            const Source& source = ladder->sources[i];
+            if (source.kind != kind) continue;
+            const int32_t found = kept[place++];
+            if (found == Place::one) stack[i] = std::move(state.tensors[tensor++]);
+            if (found == Place::shape) stack[i] = like(state.shapes[shapes++], source.like);
+            if (found == Place::value) stack[i] = own(state.values[values++]);
+            if (found < 0) continue;
+            c10::List<at::Tensor> list;
+            for (int32_t n = 0; n < found; ++n) list.push_back(std::move(state.tensors[tensor++]));
+            stack[i] = std::move(list);
+        }
+    }
+}
+
+IValue Backward::gradient(const Source& source, Grads grads, c10::function_ref<Shape(size_t)> shape_of) const {
+    size_t start = 0;
+    for (size_t i = 0; i < source.index; ++i) start += count_of(results[i]);
+    const auto present = [&](size_t at) {
+        if (grads[at].defined()) return grads[at];
+        const Shape shape = shape_of(at);
+        return at::zeros_symint(shape.sizes, options_of(shape));
+    };
+    const int32_t found = results[source.index];
+    if (found < 0) {
+        const bool absent = !grads[start].defined() && (source.optional || found == Place::none);
+        return absent ? IValue() : IValue(present(start));
+    }
+    c10::List<at::Tensor> list;
+    for (int32_t n = 0; n < found; ++n) list.push_back(present(start + n));
+    return list;
+}
+
+IValue Backward::mask(const std::vector<bool>& wanted) const {
+    c10::List<bool> mask;
+    size_t edge = 0;
+    for (const int32_t place : edges) {
+        bool any = false;
+        for (size_t n = 0; n < count_of(place); ++n) any = wanted[edge++] || any;
+        mask.push_back(any);
+    }
+    return mask;
+}
+
+std::vector<at::Tensor> Backward::spread(const Stack& stack, const std::vector<bool>& wanted) const {
+    std::vector<at::Tensor> out(wanted.size());
+    size_t edge = 0;
+    for (size_t p = 0; p < edges.size(); ++p) {
+        const IValue& found = stack[p];
+        if (edges[p] < 0) {
+            if (wanted[edge] && found.isTensor()) out[edge] = found.toTensor();
+            ++edge;
+            continue;
+        }
+        const auto list = found.isNone() ? c10::ArrayRef<IValue>() : found.toListRef();
+        const size_t count = count_of(edges[p]);
+        TORCH_CHECK_VALUE(list.empty() || list.size() == count, ladder->name, ": its gradient returned ", list.size(),
+                          " gradients for the ", count, " of ", ladder->names[ladder->followed[p]]);
+        for (size_t n = 0; n < count; ++n, ++edge) {
+            if (wanted[edge] && !list.empty()) out[edge] = list[n].toTensor();
+        }
+    }
+    return out;
+}
+
+}  // namespace opwright

@@ -1,0 +1,53 @@
+// A call of the next rung: its arguments from what was kept and what comes in, its results to where they belong.
+
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+#include <c10/core/SymIntArrayRef.h>
+#include <c10/util/FunctionRef.h>
+
+#include "ladder.h"
+
+namespace opwright {
+
+// A tensor of which only this is known.
+struct Shape {
+    c10::ScalarType dtype;
+    c10::Device device;
+    c10::SymDimVector sizes;
+};
+
+// What stands in one place of a call: a list of so many tensors, or one of these.
+enum Place : int32_t { one = -1, none = -2, shape = -3, value = -4 };
+using Places = c10::SmallVector<int32_t, 6>;
+
+// What a node kept, unpacked. In each vector, what came from inputs stands before what came from outputs.
+struct Kept {
+    std::vector<at::Tensor> tensors;
+    std::vector<Shape> shapes;
+    std::vector<c10::IValue> values;
+};
+
+struct Backward {
+    const Ladder* ladder;
+    Places edges;    // the tensors of each followed argument
+    Places results;  // those of each output
+    Places kept;     // what was kept for each source, inputs first
+
+    using Grads = c10::ArrayRef<at::Tensor>;
+
+    // The gradients of the followed tensors; `shape_of` tells the shape of an output whose gradient did not come.
+    std::vector<at::Tensor> run(Grads grads, Kept state, const std::vector<bool>& wanted,
+                                c10::function_ref<Shape(size_t)> shape_of) const;
+
+  private:
+    torch::jit::Stack arrange(Grads grads, Kept state, const std::vector<bool>& wanted,
+                              c10::function_ref<Shape(size_t)> shape_of) const;
+    void place_kept(torch::jit::Stack& stack, Kept state) const;
+    c10::IValue gradient(const Source& source, Grads grads, c10::function_ref<Shape(size_t)> shape_of) const;
+    c10::IValue mask(const std::vector<bool>& wanted) const;
+    std::vector<at::Tensor> spread(const torch::jit::Stack& stack, const std::vector<bool>& wanted) const;
+};
+
+}  // namespace opwright

@@ -1,0 +1,213 @@
+#include "node.h"
+
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+
+#include <sstream>
+
+namespace opwright {
+
+using c10::IValue;
+using torch::autograd::SavedVariable;
+
+namespace {
+
+std::string spell(c10::SymIntArrayRef sizes) {
+    std::ostringstream out;
+    out << "(";
+    for (size_t i = 0; i < sizes.size(); ++i) out << (i ? ", " : "") << sizes[i];
+    out << (sizes.size() == 1 ? ",)" : ")");
+    return out.str();
+}
+
+Shape shape_of_tensor(const at::Tensor& t) {
+    return {t.scalar_type(), t.device(), c10::SymDimVector(t.sym_sizes().begin(), t.sym_sizes().end())};
+}
+
+}  // namespace
+
+CallNode::Pointer CallNode::make(const Ladder& ladder) {
+#if OPWRIGHT_INTRUSIVE_NODES
+    return c10::make_intrusive<CallNode>(ladder);
+#else
+    // Deletes a long chain of nodes without recursion.
+    return Pointer(new CallNode(ladder), torch::autograd::deleteNode);
+#endif
+}
+
+std::string CallNode::name() const {
+    // As PyTorch names its own: axpby_ makes AxpbyBackward, a rung of it AxpbyBackwardBackward.
+    std::string spelled;
+    bool upper = true;
+    for (const char c : ladder().name) {
+        if (c == '_') {
+            upper = true;
+            continue;
+        }
+        spelled += upper ? static_cast<char>(std::toupper(static_cast<unsigned char>(c))) : c;
+        upper = false;
+    }
+    return spelled + "Backward";
+}
+
+// --- recording -------------------------------------------------------------------------------------------------------
+
+void CallNode::connect(c10::ArrayRef<IValue> arguments) {
+    torch::autograd::edge_list edges;
+    edges.reserve(ladder().followed.size());
+    const auto add = [&](const at::Tensor& t, size_t place) {
+        edges.push_back(t.defined() ? torch::autograd::impl::gradient_edge(t) : torch::autograd::Edge());
+        if (edges.back().is_valid() && place < 64) requiring_ |= uint64_t{1} << place;
+    };
+    for (size_t p = 0; p < ladder().followed.size(); ++p) {
+        const IValue& argument = arguments[ladder().followed[p]];
+        if (argument.isTensorList()) {
+            const auto list = argument.toListRef();
+            for (const IValue& t : list) add(t.toTensor(), p);
+            backward_.edges.push_back(static_cast<int32_t>(list.size()));
+        } else {
+            add(argument.isTensor() ? argument.toTensor() : at::Tensor(), p);
+            backward_.edges.push_back(Place::one);
+        }
+    }
+    set_next_edges(std::move(edges));
+}
+
+void CallNode::keep_inputs(c10::ArrayRef<IValue> arguments) {
+    for (const Source& source : ladder().sources) {
+        if (source.kind != Source::input) continue;
+        const bool readable = !source.like && (source.needs & requiring_) != 0;
+        keep(arguments[source.index], false, readable, static_cast<int64_t>(source.index) == ladder().written);
+    }
+}
+
+void CallNode::keep_outputs(c10::ArrayRef<IValue> outputs) {
+    for (const Source& source : ladder().sources) {
+        if (source.kind == Source::output) keep(outputs[source.index], true, (source.needs & requiring_) != 0, false);
+    }
+}
+
+void CallNode::keep(const IValue& found, bool is_output, bool readable, bool written) {
+    Places& kept = backward_.kept;
+    if (found.isTensorList()) {
+        const auto list = found.toListRef();
+        for (const IValue& t : list) keep_tensor(t.toTensor(), is_output, written);
+        kept.push_back(static_cast<int32_t>(list.size()));
+    } else if (found.isTensor() && found.toTensor().defined()) {
+        if (readable) {
+            keep_tensor(found.toTensor(), is_output, written);
+        } else {
+            shapes_.push_back(shape_of_tensor(found.toTensor()));
+        }
+        kept.push_back(readable ? Place::one : Place::shape);
+    } else if (found.isNone() || found.isTensor()) {
+        kept.push_back(Place::none);
+    } else {
+        values_.push_back(found);
+        kept.push_back(Place::value);
+    }
+}
+
+void CallNode::keep_tensor(const at::Tensor& t, bool is_output, bool written) {
+    // What was written over is gone; what autograd has is a view's new history, which must not own itself.
+    const bool has_history = is_output && t.requires_grad();
+    saved_.emplace_back(written ? t.clone() : t, has_history, has_history && ladder().written >= 0 && t.is_view());
+    is_output_.push_back(has_history);
+}
+
+void CallNode::attach(const IValue& output, bool differentiable) {
+    if (output.isTensorList()) {
+        const auto list = output.toListRef();
+        for (const IValue& t : list) attach_tensor(t.toTensor(), differentiable);
+        backward_.results.push_back(static_cast<int32_t>(list.size()));
+    } else {
+        const bool present = output.isTensor() && output.toTensor().defined();
+        attach_tensor(present ? output.toTensor() : at::Tensor(), differentiable);
+        backward_.results.push_back(present ? Place::one : Place::none);
+    }
+}
+
+void CallNode::attach_tensor(const at::Tensor& t, bool differentiable) {
+    if (!t.defined()) {
+        add_input_metadata(undefined_input());
+        return;
+    }
+    const auto number = add_input_metadata(t);
+    if (differentiable && torch::autograd::isDifferentiableType(t.scalar_type())) {
+        torch::autograd::impl::set_gradient_edge(t, {getptr(), number});
+    }
+}
+
+void CallNode::attach_written(const at::Tensor& output) {
+    torch::autograd::rebase_history(output, getptr());
+    backward_.results.push_back(Place::one);
+}
+
+// --- backward --------------------------------------------------------------------------------------------------------
+
+variable_list CallNode::apply(variable_list&& grads) {
+    bool any = false;
+    for (const at::Tensor& grad : grads) any = any || grad.defined();
+    if (!any) return variable_list(num_outputs());
+    TORCH_CHECK_TYPE(ladder().above.has_value(), ladder().missing);
+    const auto asked = wanted();
+    variable_list found = backward_.run(grads, unpack(), asked, [this](size_t i) { return shape_of(i); });
+    check(found);
+    return found;
+}
+
+std::vector<bool> CallNode::wanted() const {
+    std::vector<bool> asked(num_outputs());
+    for (size_t i = 0; i < asked.size(); ++i) asked[i] = task_should_compute_output(i);
+    return asked;
+}
+
+Kept CallNode::unpack() {
+    const std::lock_guard<std::mutex> lock(mutex_);  // another thread may release it meanwhile
+    Kept state;
+    state.tensors.reserve(saved_.size());
+    for (size_t i = 0; i < saved_.size(); ++i) {
+        state.tensors.push_back(saved_[i].unpack(is_output_[i] ? getptr() : nullptr));
+    }
+    state.shapes = shapes_;
+    state.values = values_;
+    return state;
+}
+
+Shape CallNode::shape_of(size_t output) const {
+    const auto& metadata = input_metadata(output);
+    const auto sizes = metadata.shape_as_dim_vector();
+    return {c10::typeMetaToScalarType(metadata.dtype()), metadata.device(),
+            c10::SymDimVector(sizes.begin(), sizes.end())};
+}
+
+// A gradient has its tensor's shape. The engine would quietly sum one that merely broadcasts to it.
+void CallNode::check(const variable_list& grads) const {
+    for (size_t i = 0; i < grads.size(); ++i) {
+        if (!grads[i].defined() || !next_edge(i).is_valid()) continue;
+        const auto& metadata = next_edge(i).function->input_metadata(next_edge(i).input_nr);
+        if (metadata.is_same_shape(grads[i])) continue;
+        size_t edge = 0, place = 0;
+        while (edge + (backward_.edges[place] < 0 ? 1 : backward_.edges[place]) <= i) {
+            edge += backward_.edges[place] < 0 ? 1 : backward_.edges[place];
+            ++place;
+        }
+        TORCH_CHECK_VALUE(false, ladder().name, ": its gradient returned shape ", spell(grads[i].sym_sizes()), " for ",
+                          ladder().names[ladder().followed[place]], " of shape ",
+                          spell(metadata.shape_as_dim_vector()));
+    }
+}
+
+void CallNode::release_variables() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (SavedVariable& saved : saved_) saved.reset_data();
+}
+
+#if OPWRIGHT_INTRUSIVE_NODES
+void CallNode::release_resources() {
+    Node::release_resources();
+    saved_.clear();
+    values_.clear();
+}
+#endif
+
+}  // namespace opwright

@@ -1,0 +1,199 @@
+// Autograd for every operator: a boxed kernel at the autograd keys that runs the operator below them and, where a
+// gradient will be wanted, gives its outputs a node whose backward is the next rung of the operator's ladder.
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <mutex>
+
+#include "node.h"
+
+namespace opwright {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::IValue;
+using c10::OperatorHandle;
+using torch::jit::Stack;
+
+namespace {
+
+// The ladder behind an operator's name, which a new definition replaces. Null: Python has to be asked for it.
+struct Entry {
+    std::string name;
+    std::atomic<const Ladder*> ladder{nullptr};
+};
+
+// Asks Python for a ladder: it is written when it is first needed, and again after the operator has changed.
+const Ladder& ask(Entry& entry) {
+    static const OperatorHandle python = find("opwright_native::ask");
+    // No mode shall see the question.
+    const c10::impl::ExcludeDispatchKeyGuard below(c10::python_ks | c10::functorch_transforms_ks);
+    Stack stack{entry.name};
+    python.callBoxed(&stack);
+    const Ladder* ladder = entry.ladder.load();
+    TORCH_INTERNAL_ASSERT(ladder != nullptr);
+    return *ladder;
+}
+
+template <class F>
+void for_tensors(const IValue& value, F&& visit) {
+    if (value.isTensor()) {
+        if (value.toTensor().defined()) visit(value.toTensor());
+    } else if (value.isTensorList()) {
+        for (const IValue& t : value.toListRef()) visit(t.toTensor());
+    }
+}
+
+class Recorder final : public c10::OperatorKernel {
+  public:
+    explicit Recorder(Entry& entry) : entry_(entry) {}
+
+    void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+        const Ladder* known = entry_.ladder.load(std::memory_order_acquire);
+        const Ladder& ladder = known != nullptr ? *known : ask(entry_);
+        const auto arguments = torch::jit::last(*stack, ladder.inputs);
+        bool required = false, tangent = false;
+        for (const size_t i : ladder.followed) {
+            for_tensors(arguments[i], [&](const at::Tensor& t) {
+                required = required || t.requires_grad();
+                tangent = tangent || t._fw_grad(/*level=*/0).defined();
+            });
+        }
+        if (tangent) {
+            ladder.reference.callBoxed(stack);
+        } else if (!required || !at::GradMode::is_enabled()) {
+            const at::AutoDispatchBelowAutograd guard;
+            op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+        } else if (ladder.by_reference && !(ladder.above && c10::impl::TorchDispatchModeTLS::any_modes_set())) {
+            ladder.reference.callBoxed(stack);
+        } else {
+            record(ladder, keys, stack);
+        }
+    }
+
+  private:
+    static void record(const Ladder& ladder, DispatchKeySet keys, Stack* stack) {
+        const auto node = CallNode::make(ladder);
+        at::Tensor written;
+        c10::SmallVector<const c10::TensorImpl*, 8> given;
+        {
+            const auto arguments = torch::jit::last(*stack, ladder.inputs);
+            if (ladder.written >= 0) {
+                written = arguments[ladder.written].toTensor();
+                torch::autograd::check_inplace(written, true);
+            }
+            node->connect(arguments);
+            node->keep_inputs(arguments);
+            for (const IValue& argument : arguments) {
+                for_tensors(argument, [&](const at::Tensor& t) { given.push_back(t.unsafeGetTensorImpl()); });
+            }
+        }
+        {
+            const at::AutoDispatchBelowAutograd guard;
+            ladder.form.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+        }
+        if (written.defined()) {
+            node->attach_written(written);
+            node->keep_outputs({IValue(written)});
+            return;
+        }
+        const size_t returned = ladder.form.schema().returns().size();
+        const auto outputs = torch::jit::last(*stack, returned);
+        for (size_t i = 0; i < ladder.outputs; ++i) {
+            for_tensors(outputs[i], [&](const at::Tensor& t) { refuse(ladder, given, t); });
+            node->attach(outputs[i], ladder.differentiable[i]);
+        }
+        node->keep_outputs(outputs);
+        torch::jit::drop(*stack, returned - ladder.outputs);
+    }
+
+    // Its history would be set on the caller's own tensor.
+    static void refuse(const Ladder& ladder, c10::ArrayRef<const c10::TensorImpl*> given, const at::Tensor& output) {
+        const c10::TensorImpl* const found = output.unsafeGetTensorImpl();
+        for (const c10::TensorImpl* const input : given) {
+            TORCH_CHECK_TYPE(found != input, ladder.name,
+                             ": its kernel returned one of its arguments, and an operator's result is memory of its "
+                             "own; return a copy");
+        }
+    }
+
+    Entry& entry_;
+};
+
+std::mutex guard;
+std::map<std::string, Entry>& entries() {
+    static auto* const known = new std::map<std::string, Entry>();  // outlives what may still be running at exit
+    return *known;
+}
+
+Ladder read_ladder(const std::string& name, const std::vector<std::string>& operators,
+                   const std::vector<std::string>& names, const std::vector<int64_t>& spec) {
+    Ladder ladder{name, find(operators.at(0)), find(operators.at(1)), {}, {}, operators.at(4)};
+    if (!operators.at(2).empty()) ladder.above = find(operators.at(2));
+    if (!operators.at(3).empty()) ladder.above_plain = find(operators.at(3));
+    Reader reader(spec);
+    ladder.by_reference = reader.flag();
+    ladder.inputs = names.size();
+    ladder.names = names;
+    ladder.written = reader.next();
+    for (size_t i = 0; i < ladder.inputs; ++i) {
+        if (reader.flag()) ladder.followed.push_back(i);
+    }
+    ladder.outputs = reader.next();
+    for (size_t i = 0; i < ladder.outputs; ++i) ladder.differentiable.push_back(reader.flag());
+    const int64_t count = reader.next();
+    for (int64_t i = 0; i < count; ++i) {
+        const auto kind = static_cast<Source::Kind>(reader.next());
+        const auto index = static_cast<size_t>(reader.next());
+        const bool optional = reader.flag();
+        const bool like = reader.flag();
+        ladder.sources.push_back({kind, index, optional, like, static_cast<uint64_t>(reader.next())});
+    }
+    return ladder;
+}
+
+// Puts a ladder behind an operator; the first time, the node goes to the operator's autograd keys.
+void record(const std::string& op, const std::string& name, const std::vector<std::string>& operators,
+            const std::vector<std::string>& names, const std::vector<int64_t>& spec) {
+    const std::lock_guard<std::mutex> lock(guard);
+    // Never freed: nodes refer to them, and to define an operator again is rare.
+    static auto* const ladders = new std::deque<Ladder>();
+    ladders->push_back(read_ladder(name, operators, names, spec));
+    const auto [found, fresh] = entries().try_emplace(op);
+    Entry& entry = found->second;
+    entry.ladder.store(&ladders->back(), std::memory_order_release);
+    if (!fresh) return;
+    entry.name = op;
+    const auto colons = op.find("::");
+    // Not the key of all of them: there Python stands, for processes without this library.
+    auto* const library =
+        new torch::Library(torch::Library::IMPL, op.substr(0, colons), std::nullopt, __FILE__, __LINE__);
+    for (const DispatchKey key : c10::getRuntimeDispatchKeySet(DispatchKey::Autograd)) {
+        library->impl(
+            op.substr(colons + 2).c_str(),
+            torch::dispatch(key, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Recorder>(entry))));
+    }
+}
+
+void forget(const std::string& op) {
+    const std::lock_guard<std::mutex> lock(guard);
+    const auto found = entries().find(op);
+    if (found != entries().end()) found->second.ladder.store(nullptr, std::memory_order_release);
+}
+
+TORCH_LIBRARY_FRAGMENT(opwright_native, m) {
+    m.def("record(str op, str name, str[] operators, str[] names, int[] spec) -> ()",
+          [](std::string op, std::string name, std::vector<std::string> operators, std::vector<std::string> names,
+             std::vector<int64_t> spec) { record(op, name, operators, names, spec); });
+    m.def("forget(str op) -> ()", [](std::string op) { forget(op); });
+    m.def("ask(str op) -> ()");
+}
+
+}  // namespace
+}  // namespace opwright
