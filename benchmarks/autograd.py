@@ -92,7 +92,10 @@ def host_costs(seconds: float) -> dict[str, dict[str, float]]:
             continue
         sample = op.draw_samples(ow.Maker(torch.float32))[0]
         watched = [t for a in (*sample.args, *sample.kwargs.values()) for t in tensors(a) if has_gradient(t)]
-        call = lambda op=op, sample=sample: op(*sample.args, **sample.kwargs)  # noqa: E731
+
+        def call(op: ow.Op[..., Any] = op, sample: ow.Sample = sample) -> Any:
+            return op(*sample.args, **sample.kwargs)
+
         quiet = time_in_turns([call], seconds)[0]
         for t in watched:
             t.requires_grad_()

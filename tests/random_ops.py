@@ -145,6 +145,7 @@ def random_ops(draw: st.DrawFn) -> RandomOp:
     options: dict[str, Any] = {"nondifferentiable": (*fixed, *frozen)}
     transparent = ow.op(namespace="drawn", **options)(function)
     opaque = ow.op(namespace="drawn_opaque", opaque=True, **options)(function)
+    opaque(*args, **kwargs)  # at its first call C++ takes over, so that what is tried is recorded there
     return RandomOp(
         source, function, _plain(function, fixed, frozen), transparent, opaque, ow.Sample(tuple(args), kwargs)
     )

@@ -44,7 +44,9 @@ class Case:
         # A tensor that stands for its shape alone shares one element, which transforms could not write to.
         return [torch.ones_like(t.contiguous()) if 0 in t.stride() and t.numel() > 1 else t.detach() for t in found]
 
-    def over(self, function: Callable[..., Any]) -> Function:
+    def over(self, function: Callable[..., Any], exact: bool = True) -> Function:
+        """The call of `function`; not `exact` where a kernel runs, which rounds in its own way."""
+
         def fill(value: Any, feed: list[Tensor]) -> Any:
             if isinstance(value, Tensor):
                 return feed.pop(0)
@@ -56,11 +58,14 @@ class Case:
             kwargs = {k: fill(v, feed) for k, v in self.sample.kwargs.items()}
             return tuple(tensors(function(*args, **kwargs)))
 
+        call.exact = exact  # type: ignore[attr-defined]
         return call
 
 
-def same(got: Any, expected: Any, what: str, *, strides: bool = False) -> None:
-    """The two hold the same tensors. An absent gradient equals one of zeros, as autograd's own sums have it."""
+def same(got: Any, expected: Any, what: str, *, strides: bool = False, like: Function | None = None) -> None:
+    """The two hold the same tensors. An absent gradient equals one of zeros, as autograd's own sums have it.
+    To the bit where `like` is exact."""
+    close = 0.0 if getattr(like, "exact", False) else None
     got, expected = list(got), list(expected)
     assert len(got) == len(expected), f"{what}: {len(got)} results, expected {len(expected)}"
     for i, (g, e) in enumerate(zip(got, expected, strict=True)):
@@ -73,7 +78,7 @@ def same(got: Any, expected: Any, what: str, *, strides: bool = False) -> None:
         if strides and g.numel() > 1:
             assert g.stride() == e.stride(), f"{what}: result {i} has strides {g.stride()}, expected {e.stride()}"
         try:
-            torch.testing.assert_close(g, e, equal_nan=True)
+            torch.testing.assert_close(g, e, equal_nan=True, rtol=close, atol=close)
         except AssertionError as differs:
             raise AssertionError(f"{what}: result {i}: {differs}") from None
 
@@ -142,19 +147,19 @@ def over_floats(function: Function, given: list[Tensor]) -> tuple[Callable[..., 
 
 @way("call")
 def _(f: Function, g: Function, given: list[Tensor]) -> None:
-    same(f(*given), g(*given), "call", strides=True)
+    same(f(*given), g(*given), "call", strides=True, like=f)
 
 
 @way("no_grad and inference_mode")
 def _(f: Function, g: Function, given: list[Tensor]) -> None:
     inputs = differentiable(given)
     with torch.no_grad():
-        same(f(*inputs), g(*inputs), "no_grad", strides=True)
+        same(f(*inputs), g(*inputs), "no_grad", strides=True, like=f)
         assert not any(t.requires_grad for t in f(*inputs))
     with torch.inference_mode():
-        same(f(*given), g(*given), "inference_mode", strides=True)
+        same(f(*given), g(*given), "inference_mode", strides=True, like=f)
         inside = [t.clone() for t in given]
-        same(f(*inside), g(*given), "inference_mode, tensors made inside", strides=True)
+        same(f(*inside), g(*given), "inference_mode, tensors made inside", strides=True, like=f)
 
 
 @way("fake tensors")
@@ -179,7 +184,7 @@ def _(f: Function, g: Function, given: list[Tensor]) -> None:
 def _(f: Function, g: Function, given: list[Tensor]) -> None:
     device = next((t.device.type for t in given), "cpu")
     with torch.autocast(device, dtype=torch.bfloat16):
-        same(f(*given), g(*given), "autocast")
+        same(f(*given), g(*given), "autocast", like=f)
         same(gradients(f, given), gradients(g, given), "gradients under autocast")
 
 
@@ -256,16 +261,21 @@ def _(f: Function, g: Function, given: list[Tensor]) -> None:
 # --- torch.func ------------------------------------------------------------------------------------------------
 
 
+def _each(f: Function, g: Function, given: list[Tensor], name: str, apply: Callable[..., Any]) -> None:
+    """Apply a transform to the losses of both and compare what it gives."""
+    if not real(given):
+        return
+    results = []
+    for function in (f, g):
+        loss, floats = over_floats(function, given)
+        results.append(torch.utils._pytree.tree_leaves(apply(loss, floats)))
+    same(results[0], results[1], name)
+
+
 def _transform(name: str, apply: Callable[[Callable[..., Any], tuple[int, ...]], Callable[..., Any]]) -> None:
     @way(name)
     def _(f: Function, g: Function, given: list[Tensor]) -> None:
-        if not real(given):
-            return
-        results = []
-        for function in (f, g):
-            loss, floats = over_floats(function, given)
-            results.append(torch.utils._pytree.tree_leaves(apply(loss, tuple(range(len(floats))))(*floats)))
-        same(results[0], results[1], name)
+        _each(f, g, given, name, lambda loss, floats: apply(loss, tuple(range(len(floats))))(*floats))
 
 
 _transform("func.grad", lambda loss, n: torch.func.grad(loss, n))
@@ -304,43 +314,32 @@ def _(f: Function, g: Function, given: list[Tensor]) -> None:
 
 @way("func.vmap with grad")
 def _(f: Function, g: Function, given: list[Tensor]) -> None:
-    if not real(given):
-        return
-    results = []
-    for function in (f, g):
-        loss, floats = over_floats(function, given)
-        batch = _stacked(floats)
-        n = tuple(range(len(floats)))
+    def nest(loss: Callable[..., Tensor], floats: list[Tensor]) -> Any:
+        batch, n = _stacked(floats), tuple(range(len(floats)))
 
-        def summed(*values: Tensor, loss: Callable[..., Tensor] = loss) -> Tensor:
+        def summed(*values: Tensor) -> Tensor:
             total: Tensor = torch.func.vmap(loss)(*values).sum()
             return total
 
-        results.append(
-            [
-                *torch.func.vmap(torch.func.grad(loss, n))(*batch),
-                *torch.func.grad(summed, n)(*batch),
-                *torch.utils._pytree.tree_leaves(torch.func.vmap(torch.func.jacfwd(loss, n))(*batch)),
-            ]
-        )
-    same(results[0], results[1], "vmap(grad), grad(vmap), vmap(jacfwd)")
+        return [
+            torch.func.vmap(torch.func.grad(loss, n))(*batch),
+            torch.func.grad(summed, n)(*batch),
+            torch.func.vmap(torch.func.jacfwd(loss, n))(*batch),
+        ]
+
+    _each(f, g, given, "vmap(grad), grad(vmap), vmap(jacfwd)", nest)
 
 
 @way("func.jvp of vjp")
 def _(f: Function, g: Function, given: list[Tensor]) -> None:
-    if not real(given):
-        return
-    results = []
-    for function in (f, g):
-        loss, floats = over_floats(function, given)
-
-        def pull(*values: Tensor, loss: Callable[..., Tensor] = loss) -> Any:
+    def nest(loss: Callable[..., Tensor], floats: list[Tensor]) -> Any:
+        def pull(*values: Tensor) -> Any:
             out, back = torch.func.vjp(loss, *values)[:2]
             return back(torch.ones_like(out))
 
-        tangents = tuple(torch.ones_like(t) for t in floats)
-        results.append(torch.utils._pytree.tree_leaves(torch.func.jvp(pull, tuple(floats), tangents)))
-    same(results[0], results[1], "jvp(vjp)")
+        return torch.func.jvp(pull, tuple(floats), tuple(torch.ones_like(t) for t in floats))
+
+    _each(f, g, given, "jvp(vjp)", nest)
 
 
 # --- compilers -------------------------------------------------------------------------------------------------

@@ -252,7 +252,7 @@ def test_bad_options_say_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="every: a kernel is for a kind of device such as 'cpu' or 'cuda', got 'cpuu'"):
         op.kernel("cpuu")
     with pytest.raises(TypeError, match="every: its gradient must be a function, got int"):
-        op.gradient(3)  # type: ignore[arg-type]
+        op.gradient(3)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="in_place: its argument must be an operator, got int"):
         ow.in_place(3)  # type: ignore[arg-type]
 

@@ -126,6 +126,8 @@ ARITHMETIC: dict[str, Case] = {
     "tensor index": lambda x, t: x[torch.tensor([0, len(x) - 1])],
     "mask": lambda x, t: x[torch.ones(len(x), len(x), dtype=torch.bool)],
     "double": lambda x, t: x.to(torch.complex128),
+    "kron": lambda x, t: torch.kron(x, x),
+    "kron dense": lambda x, t: torch.kron(x, torch.ones(2, 3, dtype=x.dtype)),
     "matrix_power": lambda x, t: torch.matrix_power(x, 3),
     "matrix_power 0": lambda x, t: torch.linalg.matrix_power(x, n=0),
     "len": lambda x, t: (len(x), x.dim(), x.size(), x.size(-1), x.shape, x.numel(), x.ndim),

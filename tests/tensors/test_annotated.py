@@ -11,6 +11,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -151,6 +152,16 @@ def test_equal_demands_equality_and_names_what_differs() -> None:
         x * Equal(torch.ones(1))
 
 
+def test_equal_takes_tensors_and_arrays_as_values() -> None:
+    x = Equal(torch.ones(1), scale=torch.tensor([1.0, 2.0]), bins=np.arange(3), both=[torch.ones(1)])
+    same = Equal(torch.ones(1), scale=torch.tensor([1.0, 2.0]), bins=np.arange(3), both=[torch.ones(1)])
+    assert list((x + same).metadata) == ["scale", "bins", "both"]
+    with pytest.raises(ValueError, match=r"got scale=tensor\(\[1., 2.\]\) and scale=tensor\(\[1., 3.\]\)"):
+        x + same.annotated(scale=torch.tensor([1.0, 3.0]))
+    with pytest.raises(ValueError, match="got bins="):
+        x + same.annotated(bins=np.arange(1, 4))
+
+
 def test_equal_refuses_before_anything_is_written() -> None:
     x, y = Equal(torch.ones(1), a=1), Equal(torch.ones(1), a=2)
     with pytest.raises(ValueError, match="must be equal"):
@@ -196,6 +207,12 @@ def test_an_unknown_rule_is_an_error_at_the_class() -> None:
 def test_it_prints_its_metadata() -> None:
     assert repr(metres(2)) == "Annotated(tensor([1., 2.]), unit='m')"
     assert str(metres(2)) == "Annotated(tensor([1., 2.]), unit='m')"
+
+
+def test_it_prints_its_own_history() -> None:
+    leaf = metres(2).requires_grad_()
+    assert repr(leaf) == "Annotated(tensor([1., 2.], requires_grad=True), unit='m')"
+    assert "tensor([2., 4.], grad_fn=<" in repr(leaf * 2)
 
 
 def test_torch_compile_leaves_the_graph_and_keeps_the_metadata() -> None:

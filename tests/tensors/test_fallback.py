@@ -87,6 +87,23 @@ def test_a_dense_form_beyond_the_limit_is_refused_before_it_is_made() -> None:
         torch.exp(Small(torch.ones(100)))
 
 
+def test_a_result_beyond_the_limit_is_refused_before_it_is_made() -> None:
+    x = Diagonal(torch.ones(4000))
+    with pytest.raises(ValueError, match=r"torch.kron: its dense result of shape \(16000000, 16000000\) would need"):
+        torch.kron(x, x)
+
+
+def test_knows_takes_a_type_or_several_and_nothing_else() -> None:
+    class One(Diagonal, knows=Diagonal):
+        pass
+
+    assert One.knows == (Diagonal,)
+    with pytest.raises(TypeError, match=r"Odd: knows must be types, got \(3,\)"):
+
+        class Odd(Diagonal, knows=(3,)):  # type: ignore[arg-type]
+            pass
+
+
 def test_dense_must_return_a_tensor_of_the_shape_promised() -> None:
     class Wrong(Diagonal):
         def dense(self) -> torch.Tensor:

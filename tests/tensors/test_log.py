@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from typing import Any
 
 import pytest
@@ -165,6 +166,17 @@ def test_followed_prints_safely_and_is_copied() -> None:
     twin + 1
     assert len(x.calls) == 0
     assert len(twin.calls) == 1
+
+
+def test_followed_is_loaded_with_weights_only() -> None:
+    x = Followed(torch.ones(2))
+    x + 1
+    file = io.BytesIO()
+    torch.save(x, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    assert isinstance(loaded, Followed)
+    assert [call.name for call in loaded.calls] == ["torch.Tensor.add"]
 
 
 def test_followed_is_differentiated() -> None:

@@ -96,15 +96,16 @@ def _backward(op: Op[..., Any], values: dict[str, Any], given: bool) -> Step:
         return Step("backward", "none", "no tensor of it is differentiable")
     if given and not any(t.requires_grad for t in followed):
         return Step("backward", "none", "no input requires a gradient")
-    if op.recorded_by_reference or not op.has_rung:
-        why = ""
-        if op.opaque:
-            why = ", since it draws random numbers" if op.random else ", since it writes to its arguments"
-        return Step("backward", "autograd", f"records what the reference does{why}")
-    above = op.backward
-    how = "its declared gradient" if op.has_declared_gradient else "derived from the reference"
-    runs = "kernel" if above.kernels else "reference"
     why = node.why_not(op)
+    ladder = op.functional if op.functional is not None and why is None else op
+    if (op.recorded_by_reference and why is not None) or not ladder.has_rung:
+        reason = ""
+        if op.opaque:
+            reason = ", since it draws random numbers" if op.random else ", since it writes to its arguments"
+        return Step("backward", "autograd", f"records what the reference does{reason}")
+    above = ladder.backward
+    how = "its declared gradient" if ladder.has_declared_gradient else "derived from the reference"
+    runs = "kernel" if above.kernels else "reference"
     where = "recorded in C++" if why is None else f"recorded in Python, since {why}"
     return Step("backward", runs, f"{above.name}, {how}, {where}")
 

@@ -129,7 +129,7 @@ class Ladder:
 
     @overload
     def gradient(
-        self, *, needs: Mapping[str, Sequence[str]] | None = None
+        self, /, *, needs: Mapping[str, Sequence[str]] | None = None
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
 
     def gradient(

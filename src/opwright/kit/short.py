@@ -68,8 +68,7 @@ def open_way(op: Op[..., Any]) -> None:
     if not _asked:
         _asked = True
         _load(type(op))
-    if _module is not None:
-        op._choose_call()
+    op._short = way(op)
 
 
 def way(op: Op[..., Any]) -> Any:

@@ -1,7 +1,9 @@
 #include "backward.h"
 
 #include <ATen/FuncTorchTLS.h>
-#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <limits>

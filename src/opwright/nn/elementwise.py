@@ -10,7 +10,18 @@ from opwright.ops.scale.op import scale, scale_
 from opwright.ops.sigmoid.op import sigmoid, sigmoid_
 
 
-class Sigmoid(nn.Module):
+class _Elementwise(nn.Module):
+    """A module without parameters whose operator may write into its input."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
+
+    def extra_repr(self) -> str:
+        return "inplace=True" if self.inplace else ""
+
+
+class Sigmoid(_Elementwise):
     """1 / (1 + e⁻ˣ), in place of torch.nn.Sigmoid.
 
     >>> import torch, opwright as ow
@@ -18,18 +29,11 @@ class Sigmoid(nn.Module):
     tensor([0.5000, 0.5000])
     """
 
-    def __init__(self, inplace: bool = False) -> None:
-        super().__init__()
-        self.inplace = inplace
-
     def forward(self, x: Tensor) -> Tensor:
         return sigmoid_(x) if self.inplace else sigmoid(x)
 
-    def extra_repr(self) -> str:
-        return "inplace=True" if self.inplace else ""
 
-
-class Cube(nn.Module):
+class Cube(_Elementwise):
     """x³.
 
     >>> import torch, opwright as ow
@@ -37,18 +41,11 @@ class Cube(nn.Module):
     tensor([8.])
     """
 
-    def __init__(self, inplace: bool = False) -> None:
-        super().__init__()
-        self.inplace = inplace
-
     def forward(self, x: Tensor) -> Tensor:
         return cube_(x) if self.inplace else cube(x)
 
-    def extra_repr(self) -> str:
-        return "inplace=True" if self.inplace else ""
 
-
-class Scale(nn.Module):
+class Scale(_Elementwise):
     """x times a fixed number.
 
     >>> import torch, opwright as ow
@@ -57,12 +54,11 @@ class Scale(nn.Module):
     """
 
     def __init__(self, factor: Number, inplace: bool = False) -> None:
-        super().__init__()
+        super().__init__(inplace)
         self.factor = factor
-        self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
         return scale_(x, self.factor) if self.inplace else scale(x, self.factor)
 
     def extra_repr(self) -> str:
-        return f"factor={self.factor}" + (", inplace=True" if self.inplace else "")
+        return ", ".join(filter(None, (f"factor={self.factor}", super().extra_repr())))

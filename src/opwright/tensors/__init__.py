@@ -30,4 +30,4 @@ __all__ = [
 ]
 
 # Plain values all of them, so torch.load may rebuild them without weights_only=False.
-_add_safe_globals([Annotated, ScaledIdentity])
+_add_safe_globals([Annotated, Call, CallLog, Followed, ScaledIdentity])

@@ -92,7 +92,7 @@ the same with .annotated(), or choose another merge rule
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         metadata = "".join(f", {k}={v!r}" for k, v in self.metadata.items())
-        return f"{type(self).__name__}({self.plain()!r}{metadata})"
+        return f"{type(self).__name__}({self._spelled()}{metadata})"
 
 
 # The name is what torch.compile shows where it leaves the graph; to stay in one, give it x.plain().
@@ -116,8 +116,8 @@ def _merged(rule: Merge, function: Callable[..., Any], values: list[Annotated]) 
             union = {**union, **{k: v for k, v in metadata.items() if k not in union}}
         return union
     for other in found[1:]:
-        if other != found[0]:
-            differ = [k for k in {**found[0], **other} if not _equal_at(k, found[0], other)]
+        differ = [k for k in {**found[0], **other} if not _equal_at(k, found[0], other)]
+        if differ:
             ours, theirs = (_shown(metadata, differ) for metadata in (found[0], other))
             raise ValueError(
                 f"{dotted(function)}: the metadata of its arguments must be equal, got {ours} and {theirs}; give them "
@@ -127,7 +127,22 @@ def _merged(rule: Merge, function: Callable[..., Any], values: list[Annotated]) 
 
 
 def _equal_at(key: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return key in one and key in other and bool(one[key] == other[key])
+    return key in one and key in other and _equal(one[key], other[key])
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two values are equal, tensors and arrays as a whole."""
+    if one is other:
+        return True
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        alike = (one.dtype, one.device, one.shape) == (other.dtype, other.device, other.shape)
+        return alike and torch.equal(one, other)
+    if isinstance(one, (list, tuple)) and isinstance(other, type(one)):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(v, other[k]) for k, v in one.items())
+    equal = one == other
+    return bool(equal.all()) if getattr(equal, "shape", ()) else bool(equal)
 
 
 def _shown(metadata: Mapping[str, Any], keys: list[str]) -> str:

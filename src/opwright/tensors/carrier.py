@@ -48,4 +48,12 @@ class Carrier(torch.Tensor):
         return format(self.plain(), spec) if spec else repr(self)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"{type(self).__name__}({self.plain()!r})"
+        return f"{type(self).__name__}({self._spelled()})"
+
+    def _spelled(self) -> str:
+        """How the tensor would print itself; `plain` is a view, whose history is not its own."""
+        with torch._C.DisableTorchFunctionSubclass():
+            shown = self.detach().as_subclass(torch.Tensor)
+            if self.grad_fn is None:
+                return repr(shown.requires_grad_(self.requires_grad))
+            return f"{repr(shown).removesuffix(')')}, grad_fn=<{self.grad_fn.name()}>)"

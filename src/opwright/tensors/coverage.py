@@ -102,6 +102,7 @@ class Coverage:
         raise ValueError(f"Coverage: {name!r} is no overridable torch function")
 
     def to_json(self) -> dict[str, Any]:
+        """The report as plain values: type, torch's version, counts, and one entry a function."""
         return {
             "type": self.type,
             "torch": str(torch.__version__),

@@ -74,6 +74,7 @@ def fall_back(cls: type[TensorLike], function: Callable[..., Any], args: Any, kw
         for value in leaves((args, kwargs)):
             if isinstance(value, Operators):
                 guard(value, name)
+        _guard_result(cls, name, function, args, kwargs)
         if cls.warn:
             _warn(cls, name)
     return function(*replace(args, to_dense), **replace(kwargs, to_dense))
@@ -102,6 +103,29 @@ def guard(value: Any, name: str, shape: tuple[int, ...] | None = None) -> None:
             f"{name}: a dense {what} would need {_bytes(size)}, more than {cls.__name__}.dense_limit "
             f"({_bytes(cls.dense_limit)}); use a function that {cls.__name__} implements, or raise the limit"
         )
+
+
+def _guard_result(cls: type[TensorLike], name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    """Raise ValueError before a function such as torch.kron makes much more of its arguments than they are."""
+    sizes = [math.prod(v.shape) for v in leaves((args, kwargs)) if isinstance(v, (Tensor, Operators))]
+    if math.prod(sizes) <= cls.dense_limit // 16:  # the widest element has 16 bytes
+        return
+    try:
+        result = function(*replace(args, _meta), **replace(kwargs, _meta))
+    except Exception:
+        return  # not every function tells the shape of its result before it computes it
+    for value in leaves(result):
+        if isinstance(value, Tensor) and value.nbytes > cls.dense_limit:
+            raise ValueError(
+                f"{name}: its dense result of shape {tuple(value.shape)} would need {_bytes(value.nbytes)}, more than "
+                f"{cls.__name__}.dense_limit ({_bytes(cls.dense_limit)}); raise the limit if that is what you want"
+            )
+
+
+def _meta(value: Any) -> Any:
+    if isinstance(value, Operators):
+        return torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
+    return value.detach().to("meta") if isinstance(value, Tensor) else value
 
 
 def writes(function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:

@@ -43,9 +43,13 @@ class TensorLike(Operators):
     """
 
     fallback: ClassVar[Fallback] = "error"
+    """What a function without an override does."""
     warn: ClassVar[bool] = False
+    """Whether turning dense warns."""
     knows: ClassVar[tuple[type, ...]] = ()
+    """Unrelated types that its overrides take."""
     dense_limit: ClassVar[int] = 4 * 2**30
+    """The bytes above which the fallback refuses."""
     _own: ClassVar[dict[Any, Override]] = {}
     _overrides: ClassVar[dict[Any, Override]] = {}
 
@@ -54,7 +58,7 @@ class TensorLike(Operators):
         *,
         fallback: Fallback | None = None,
         warn: bool | None = None,
-        knows: Sequence[type] | None = None,
+        knows: Sequence[type] | type | None = None,
         dense_limit: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -66,7 +70,10 @@ class TensorLike(Operators):
             if value is not None:
                 setattr(cls, name, value)
         if knows is not None:
-            cls.knows = tuple(knows)
+            known = (knows,) if isinstance(knows, type) else tuple(knows)
+            if not all(isinstance(t, type) for t in known):
+                raise TypeError(f"{cls.__name__}: knows must be types, got {known!r}")
+            cls.knows = known
         if cls.fallback == "dense" and cls.dense is Operators.dense:
             raise TypeError(f"{cls.__name__}: fallback='dense' needs a method dense(self) that returns a Tensor")
         cls._own = {}
@@ -150,30 +157,38 @@ alpha=1): (in-place and out= forms need nothing more)
         return f"{type(self).__name__}(shape={tuple(self.shape)}, dtype={dtype}, device={self.device})"
 
     def size(self, dim: int | None = None) -> Any:
+        """The shape, or the size of one dimension."""
         return torch.Size(self.shape) if dim is None else torch.Size(self.shape)[dim]
 
     def dim(self) -> int:
+        """The number of dimensions."""
         return len(self.shape)
 
     def numel(self) -> int:
+        """The number of elements of the dense form."""
         return math.prod(self.shape)
 
     @property
     def ndim(self) -> int:
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
     def is_cuda(self) -> bool:
+        """Whether it is on a CUDA device."""
         return self.device.type == "cuda"
 
     @property
     def is_cpu(self) -> bool:
+        """Whether it is on the CPU."""
         return self.device.type == "cpu"
 
     def is_floating_point(self) -> bool:
+        """Whether its elements are real floating-point numbers."""
         return self.dtype.is_floating_point
 
     def is_complex(self) -> bool:
+        """Whether its elements are complex."""
         return self.dtype.is_complex
 
 

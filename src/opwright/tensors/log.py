@@ -20,8 +20,17 @@ from opwright.tensors.signature import dotted, is_getter
 _call_body: Callable[..., Any] | None = getattr(torch._C, "_skip_one_hop_torch_function", None)
 
 # Reading x.shape and its like is no computation, and every line of code is full of it: not recorded.
-# Printing a tensor computes with it; nobody wants to read that, and recording it could print again.
-_PRINTING = frozenset({torch.Tensor.__repr__, torch.Tensor.__str__, torch.Tensor.__format__, torch.Tensor.__dir__})
+# Printing a tensor computes with it; nobody wants to read that, and recording it could print again. Pickling one
+# would save a log in the middle of a call.
+_UNRECORDED = frozenset(
+    {
+        torch.Tensor.__repr__,
+        torch.Tensor.__str__,
+        torch.Tensor.__format__,
+        torch.Tensor.__dir__,
+        torch.Tensor.__reduce_ex__,
+    }
+)
 
 
 _SILENT = (torch.Tensor.__torch_function__, torch._C._disabled_torch_function_impl)
@@ -121,7 +130,7 @@ class _Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
-        if func in _PRINTING or is_getter(func) or func in self.bodies[-1:]:
+        if func in _UNRECORDED or is_getter(func) or func in self.bodies[-1:]:
             return func(*args, **kwargs)
         # Where a mode asks, Tensor and Parameter stand among the types although they have nothing to say.
         types = tuple(t for t in types if t.__torch_function__ not in _SILENT)
@@ -198,7 +207,7 @@ class Followed(Carrier):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
         followed = [v for v in leaves((args, kwargs)) if isinstance(v, Followed) and hasattr(v, "calls")]
-        if func in _PRINTING or is_getter(func) or not followed:
+        if func in _UNRECORDED or is_getter(func) or not followed:
             return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
         log = followed[0].calls
         with log.record(func, args, kwargs) as call:

@@ -155,25 +155,25 @@ def _lock(held: IO[bytes], wait: bool) -> bool:
 
 
 def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]]) -> Entry:
-    building = root / "building"
-    for left in building.glob(f"{key}.*"):  # we hold the lock, so whoever made these is dead
-        shutil.rmtree(left, ignore_errors=True)
-    private = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=building))
+    private = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=root / "building"))
     try:
         about = make(private)
         library = private / LIBRARY
         about["sha256"] = hashlib.sha256(library.read_bytes()).hexdigest()
-        ready = private / "ready"
-        ready.mkdir(mode=0o700)
-        library.rename(ready / LIBRARY)
-        (ready / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
-        for file in ready.iterdir():
+        for scratch in private.iterdir():
+            if scratch != library:
+                scratch.unlink()
+        (private / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
+        for file in private.iterdir():
             _flush(file)
         place = root / "entries" / key
-        ready.rename(place)
+        private.rename(place)  # the last step: who dies before it leaves no entry, who dies after it no scratch
         return Entry(place / LIBRARY, about)
     finally:
-        shutil.rmtree(private, ignore_errors=True)
+        # We hold the lock, so whoever made the others is dead. Now and not before: a compiler that lost its parent
+        # may have gone on writing.
+        for left in (root / "building").glob(f"{key}.*"):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _flush(file: Path) -> None:

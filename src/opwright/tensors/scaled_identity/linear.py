@@ -51,6 +51,13 @@ def _product(name: str, left: Any, right: Any) -> Any:
     return scaled.value * dense
 
 
+@ScaledIdentity.implements(torch.kron)
+def kron(input: Any, other: Any) -> Any:
+    if not (isinstance(input, ScaledIdentity) and isinstance(other, ScaledIdentity)):
+        return NotImplemented
+    return type(input)(input.n * other.n, (cell(input) * cell(other)).reshape(()))
+
+
 @ScaledIdentity.implements(torch.transpose)
 def transpose(input: ScaledIdentity, dim0: int, dim1: int) -> ScaledIdentity:
     for dim in (dim0, dim1):

@@ -35,7 +35,9 @@ class ScaledIdentity(TensorLike, fallback="dense"):
     """
 
     n: int
+    """Rows, and columns."""
     value: Tensor
+    """The number on the diagonal, without dimensions."""
 
     def __init__(
         self,
@@ -63,18 +65,22 @@ class ScaledIdentity(TensorLike, fallback="dense"):
 
     @property
     def shape(self) -> torch.Size:  # type: ignore[override]
+        """(n, n)."""
         return torch.Size((self.n, self.n))
 
     @property
     def dtype(self) -> torch.dtype:  # type: ignore[override]
+        """The dtype of `value`."""
         return self.value.dtype
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
+        """The device of `value`."""
         return self.value.device
 
     @property
     def requires_grad(self) -> bool:
+        """Whether `value` does."""
         return self.value.requires_grad
 
     def dense(self) -> Tensor:

@@ -1,0 +1,3 @@
+"""Fixtures of these tests."""
+
+from tests.kit.recording import define as define
