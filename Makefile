@@ -5,7 +5,7 @@ RUN    := $(VENV)/bin/python
 CXX_SOURCES := $(shell find src tests examples \( -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) -not -path '*/template/*')
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal
 
-.PHONY: setup demo bench test test-all soak lint format docs clean
+.PHONY: setup demo bench bench-cuda test test-all test-cuda soak lint format docs clean
 
 setup: $(VENV)/ready
 
@@ -37,6 +37,15 @@ test: lint
 
 test-all: lint
 	$(PYTEST) -m "not soak"
+
+# On a machine with a GPU, from a plain source tree, with the Python at hand: torch, numpy, pytest, typer and rich.
+test-cuda:
+	PYTHONPATH=src $(PYTHON) -m opwright build
+	PYTHONPATH=src $(PYTHON) -m pytest -c tests/cuda/pytest.ini --rootdir=. --confcutdir=. tests/cuda tests/kit/build/test_cuda.py
+
+bench-cuda:
+	PYTHONPATH=src $(PYTHON) -m opwright build
+	PYTHONPATH=src $(PYTHON) benchmarks/cuda.py --json benchmarks/results/cuda.json
 
 soak: setup
 	$(PYTEST) -m soak

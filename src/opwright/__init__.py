@@ -28,6 +28,7 @@ from opwright.kit.probe import BadReference
 from opwright.kit.require import broadcastable, require
 from opwright.kit.samples import Maker, Sample
 from opwright.kit.values import reduce_to
+from opwright.kit.verify import check
 from opwright.version import __version__
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "Sample",
     "__version__",
     "broadcastable",
+    "check",
     "explain",
     "in_place",
     "load",

@@ -75,8 +75,11 @@ def test_doctor_speaks_of_this_machine() -> None:
         "C++ compiler",
         "cache",
         "opwright's own C++",
+        "NVIDIA driver",
         "nvcc",
+        "CUDA versions",
         "GPU",
+        "CUDA kernels",
     ]
     assert torch.__version__ in findings[1]["found"]
     assert all(f["mend"] for f in findings if f["verdict"] != "ok")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 from rich.progress import track
@@ -15,6 +17,7 @@ from rich.table import Table
 import opwright as ow
 from opwright.kit import native, register, short
 from opwright.kit.build import cache as build_cache
+from opwright.kit.build import prebuilt, toolchain
 from opwright.kit.build.compile import write_compile_commands
 from opwright.kit.build.library import Library
 
@@ -49,6 +52,13 @@ def build(
     cxxflags: Annotated[str | None, typer.Option(help="Further flags for the compiler.")] = None,
     ldflags: Annotated[str | None, typer.Option(help="Further flags for the linker.")] = None,
     include: Annotated[list[Path] | None, typer.Option(help="Further folders with headers.")] = None,
+    nvccflags: Annotated[str | None, typer.Option(help="Further flags for nvcc.")] = None,
+    arch: Annotated[
+        list[str] | None, typer.Option(help="GPUs to build for: 9.0, 8.0+PTX, …; by default those of this machine.")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="Copy the libraries there too: another machine uses them by OPWRIGHT_PREBUILT.")
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the commands.")] = False,
     compile_commands: Annotated[Path | None, typer.Option(help="Write compile_commands.json there.")] = None,
 ) -> None:
@@ -59,27 +69,40 @@ def build(
         "OPWRIGHT_CXXFLAGS": cxxflags,
         "OPWRIGHT_LDFLAGS": ldflags,
         "OPWRIGHT_INCLUDE": os.pathsep.join(str(p.resolve()) for p in include) if include else None,
+        "OPWRIGHT_NVCCFLAGS": nvccflags,
+        "OPWRIGHT_CUDA_ARCH": ";".join(arch) if arch else None,
         "OPWRIGHT_VERBOSE": "1" if verbose else None,
     }
     os.environ.update({name: value for name, value in settings.items() if value is not None})
     operators = chosen(names)
-    kernels = [(op, k) for op in operators for k in op.kernels if k.library and device in (None, k.device)]
+    if device not in (None, "cpu", "cuda"):
+        raise ValueError(f"kernels are built for cpu or cuda, got {device!r}")
+    # Without a GPU, kernels for one are built only when somebody says so.
+    devices = {device} if device else {"cpu", "cuda"} if torch.cuda.is_available() else {"cpu"}
+    kernels = [(op, k) for op in operators for k in op.kernels if k.library and k.device in devices]
     libraries: dict[Library, None] = dict.fromkeys(k.library for _, k in kernels if k.library)
     if compile_commands is not None:
         plans = [*(library.plan() for library in libraries), native.plan()]
         plans += [plan for plan in [short.plan()] if plan is not None]
         console.print(f"wrote {write_compile_commands(plans, compile_commands)}", highlight=False)
     start = time.perf_counter()
-    for library in track([None, *libraries], description="building", console=console, transient=True):
-        if library is None:
-            native.build(force)
-            short.build(force)
-        else:
-            library.load(again=True, force=force)
+    with concurrent.futures.ThreadPoolExecutor(toolchain.jobs()) as pool:
+        waiting = [pool.submit(own.build, force) for own in (native, short)]
+        waiting += [pool.submit(library.compile, force) for library in libraries]
+        done = concurrent.futures.as_completed(waiting)
+        for future in track(done, "building", len(waiting), console=console, transient=True):
+            future.result()
+    for library in libraries:
+        library.load(again=True)
     failed = [f"{library.file}: {library.trouble}" for library in libraries if library.trouble]
     for op, kernel in kernels:
         if kernel.library and not kernel.library.trouble:
             kernel.ready(op)
+    if to is not None:
+        for library in libraries:
+            if not library.trouble:
+                plan = library.plan()
+                prebuilt.write(plan, library.find(plan), to)
     took = time.perf_counter() - start
     for line in failed:
         console.print(line, style="red", highlight=False, soft_wrap=True)
@@ -104,12 +127,13 @@ def cache(
         freed = build_cache.prune(root, lambda entry: entry.library.stat().st_mtime > limit)
         out.print(f"freed {freed / 1e6:.1f} MB in {root}", highlight=False, soft_wrap=True)
         return
-    table = Table("library", "size", "built in", "age", "for torch")
+    table = Table("library", "size", "built in", "age", "for torch", "for GPUs")
     entries = build_cache.entries(root)
     for entry in entries:
         about, found = entry.about, entry.library.stat()
         age = (time.time() - found.st_mtime) / 86400
         version = str(about.get("torch", "?")).partition(" ")[0]
-        table.add_row(about["name"], f"{found.st_size / 1e6:.2f} MB", f"{about['seconds']} s", f"{age:.1f} d", version)
+        size, gpus = f"{found.st_size / 1e6:.2f} MB", " ".join(about.get("arch", ())) or "-"
+        table.add_row(about["name"], size, f"{about['seconds']} s", f"{age:.1f} d", version, gpus)
     out.print(table)
     out.print(f"{len(entries)} libraries in {root}", highlight=False, soft_wrap=True)

@@ -12,10 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 import opwright as ow
-from opwright.cli import building
+from opwright.cli import building, checking
 from opwright.cli.tensors import app as tensors_app
 from opwright.kit import doctor as kit_doctor
-from opwright.kit import pages, register
+from opwright.kit import doctor_cuda, pages, register
 from opwright.kit.scaffold import scaffold
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(building.build)
+app.command()(checking.check)
 app.command()(building.cache)
 app.add_typer(tensors_app, name="tensors", help="Types that torch functions accept.")
 console = Console()
@@ -74,9 +75,10 @@ def _row(op: ow.Op[..., Any]) -> dict[str, Any]:
 def new(
     name: Annotated[str, typer.Argument(help="The operator's name.")],
     path: Annotated[Path, typer.Option(help="The folder to put it in.")] = Path("."),
+    cuda: Annotated[bool, typer.Option("--cuda", help="With a kernel for the GPU.")] = False,
 ) -> None:
     """Scaffold an operator folder that works as it stands."""
-    written = scaffold(name, path)
+    written = scaffold(name, path, cuda=cuda)
     for file in written:
         console.print(f"wrote {file}", highlight=False, soft_wrap=True)
     console.print(f"\nTry it:  opwright list {written[0].parent}", highlight=False, soft_wrap=True)
@@ -85,10 +87,14 @@ def new(
 @app.command()
 def doctor(
     library: Annotated[Path | None, typer.Argument(help="A built library to look at, instead of the machine.")] = None,
+    error: Annotated[str | None, typer.Option(help="An error message of CUDA, to be explained.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """What this machine can build and run, and how to mend what it cannot."""
-    findings = kit_doctor.examine() if library is None else kit_doctor.examine_library(library)
+    if error is not None:
+        findings = [doctor_cuda.explain_error(error)]
+    else:
+        findings = kit_doctor.examine() if library is None else kit_doctor.examine_library(library)
     if as_json:
         print(json.dumps([vars(f) for f in findings], indent=2))
     else:
@@ -97,7 +103,7 @@ def doctor(
         for f in findings:
             table.add_row(f.what, marks[f.verdict], escape(f.found), escape(f.mend))
         console.print(table)
-    if any(f.verdict == "broken" for f in findings):
+    if error is None and any(f.verdict == "broken" for f in findings):
         raise typer.Exit(1)
 
 

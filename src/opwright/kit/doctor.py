@@ -9,27 +9,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 
-from opwright.kit import native, short
+from opwright.kit import doctor_cuda, native, short
 from opwright.kit.build import cache
 from opwright.kit.build.trouble import Unavailable
-
-Verdict = Literal["ok", "missing", "broken"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing looked at. `missing` limits what can be done, `broken` must be mended."""
-
-    what: str
-    verdict: Verdict
-    found: str
-    mend: str = ""
+from opwright.kit.finding import Finding
 
 
 def examine() -> list[Finding]:
@@ -38,7 +25,7 @@ def examine() -> list[Finding]:
     >>> [f.what for f in examine()][:2]
     ['Python', 'PyTorch']
     """
-    return [look() for look in _LOOKS]
+    return [*(look() for look in _LOOKS), *doctor_cuda.examine()]
 
 
 def _python() -> Finding:
@@ -71,43 +58,6 @@ def _compiler() -> Finding:
     return Finding("C++ compiler", "ok", said)
 
 
-def _nvcc() -> Finding:
-    from torch.utils import cpp_extension
-
-    home = cpp_extension.CUDA_HOME
-    command = shutil.which("nvcc") or (f"{home}/bin/nvcc" if home else None)
-    said = _says([command, "--version"]) if command else None
-    if said is None:
-        return Finding(
-            "nvcc",
-            "missing",
-            "none found",
-            "CUDA kernels cannot be built here; install the CUDA toolkit 12.8 or newer, or set CUDA_HOME",
-        )
-    release = re.search(r"release (\d+\.\d+)", said)
-    found = f"CUDA {release[1]}, {command}" if release else said
-    ours = torch.version.cuda
-    if release and ours and release[1].partition(".")[0] != ours.partition(".")[0]:
-        return Finding(
-            "nvcc",
-            "broken",
-            f"{found}; torch was built with CUDA {ours}",
-            f"install the CUDA {ours.partition('.')[0]} toolkit, or a torch built with CUDA {release[1]}",
-        )
-    return Finding("nvcc", "ok", found)
-
-
-def _gpu() -> Finding:
-    if not torch.cuda.is_available():
-        why = "torch is built without CUDA" if torch.version.cuda is None else "torch sees no driver or no GPU"
-        return Finding("GPU", "missing", why, "operators run on the CPU")
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    weak = [i for i in range(len(names)) if torch.cuda.get_device_capability(i) < (8, 0)]
-    if weak:
-        return Finding("GPU", "broken", ", ".join(names), "CUDA kernels are built for sm_80 (Ampere) and newer")
-    return Finding("GPU", "ok", ", ".join(names))
-
-
 def _cache() -> Finding:
     try:
         root = cache.open_folder()
@@ -132,7 +82,7 @@ def _native() -> Finding:
     return Finding(what, "missing", f"{found}; no short way for calls: {missing}", mend)
 
 
-_LOOKS: tuple[Callable[[], Finding], ...] = (_python, _torch, _compiler, _cache, _native, _nvcc, _gpu)
+_LOOKS: tuple[Callable[[], Finding], ...] = (_python, _torch, _compiler, _cache, _native)
 
 
 def examine_library(file: Path) -> list[Finding]:
@@ -152,7 +102,8 @@ def examine_library(file: Path) -> list[Finding]:
         found = f"the file is called {asked}, the module in it {', '.join(sorted(inits))}"
         mend = f"rename the file to {sorted(inits)[0]}.so, or the module to {asked} (TORCH_EXTENSION_NAME does it)"
         findings.append(Finding("module name", "broken", found, mend))
-    return findings
+    gpu = doctor_cuda.examine_code(file)
+    return findings if gpu is None else [*findings, gpu]
 
 
 def _why_it_does_not_load(said: str, code: int) -> str:

@@ -16,6 +16,9 @@ from opwright.kit.values import tensors
 if TYPE_CHECKING:
     from opwright.kit.op import Op
 
+MOST_DIMENSIONS = 64
+"""What kernel.h and PyTorch's own loops take; the router refuses more as well."""
+
 
 class Kernel:
     """A kernel written in Python, or bound in a source file that is built when first needed."""
@@ -42,10 +45,14 @@ class Kernel:
         if device != self.device:
             return f"it is for {self.device}"
         if self.library is not None:
+            if any(t.dim() > MOST_DIMENSIONS for t in found):
+                return f"a tensor has more than {MOST_DIMENSIONS} dimensions"
             whole = any(not (t.is_floating_point() or t.is_complex()) for t in found)
             for p in op.signature.parameters:
                 # A built kernel takes a number as a double.
                 value = values.get(p.name)
+                if p.kind.schema == "Tensor" and value is None:
+                    return f"{p.name} is absent"
                 if p.kind.schema == "Scalar" and (isinstance(value, complex) or (whole and isinstance(value, float))):
                     return f"{p.name} is {type(value).__name__} {value}, which would change the result's type"
         return self.domain.refuses(values)

@@ -186,17 +186,21 @@ class Op(Ladder, Generic[P, R]):
 
     def kernel_file(self, file: str, domain: Domain = Domain(), options: Options = Options()) -> None:
         """Declare a kernel that a source file beside the operator's own binds with OPWRIGHT_KERNEL. It is built
-        when first needed; `.cu` files are for CUDA, others for the CPU."""
+        when first needed. It is for CUDA when it is called `cuda`, or when it or one of its further sources is a
+        `.cu` file; else for the CPU."""
         folder = Path(inspect.getfile(inspect.unwrap(self.home.reference))).resolve().parent
-        device = "cuda" if file.endswith(".cu") else "cpu"
-        library = library_of(folder / file, self.namespace, options)
+        on_gpu = Path(file).stem == "cuda" or any(f.endswith(".cu") for f in (file, *options.sources))
+        device = "cuda" if on_gpu else "cpu"
+        library = library_of(folder / file, self.namespace, options, device)
         self.kernels.append(Kernel(device, domain, file, library=library))
         self._choose_call()
 
-    def build(self, *, force: bool = False) -> None:
-        """Build and load its kernels now; after a change to their source, the new ones take over."""
+    def build(self, device: str | None = None, *, force: bool = False) -> None:
+        """Build and load its kernels now; after a change to their source, the new ones take over. Those for CUDA
+        where there is a GPU, or where `device` says so."""
         for kernel in self.kernels:
-            if kernel.library is not None:
+            wanted = kernel.device == device if device else kernel.device != "cuda" or torch.cuda.is_available()
+            if kernel.library is not None and wanted:
                 kernel.library.load(again=True, force=force)
                 kernel.ready(self)
 

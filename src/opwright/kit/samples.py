@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -76,11 +77,12 @@ def read_reject(name: str, drawn: Any) -> Reject:
 
 def samples_of_rung(below: Op[..., Any], above: Op[..., Any], make: Maker) -> list[Sample]:
     """Samples for a rung: those of the operator below it, with what it saves and random incoming gradients."""
-    drawn = (_sample_of_rung(below, above, make, sample) for sample in below.draw_samples(make))
+    drawn = (rung_sample(below, above, make, sample) for sample in below.draw_samples(make))
     return [sample for sample in drawn if sample is not None]
 
 
-def _sample_of_rung(below: Op[..., Any], above: Op[..., Any], make: Maker, sample: Sample) -> Sample | None:
+def rung_sample(below: Op[..., Any], above: Op[..., Any], make: Callable[..., Tensor], sample: Sample) -> Sample | None:
+    """The sample of a rung that goes with a sample of the operator below it; None where that has no gradient."""
     rung = above.rung
     assert rung is not None
     values = below.signature.bind(sample.args, sample.kwargs)
@@ -88,7 +90,7 @@ def _sample_of_rung(below: Op[..., Any], above: Op[..., Any], make: Maker, sampl
         return None
     form = below.recorded_form
     with torch.no_grad():
-        out = form(*sample.args, **sample.kwargs)
+        out = form._direct(*sample.args, **sample.kwargs)
     outputs = (out,) if form.signature.single else tuple(out)
     given: dict[str, Any] = {}
     for name, index in zip(rung.grads, below.signature.differentiable_outputs, strict=True):

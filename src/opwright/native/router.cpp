@@ -55,6 +55,7 @@ struct Route {
     Layout layout;
     std::vector<Argument> arguments;
     std::vector<size_t> scalars;
+    std::vector<size_t> required;  // tensors that must be given
     int64_t names;
 
     // What one tensor of a call is; the others are held against it.
@@ -88,7 +89,7 @@ struct Route {
 
     bool takes_tensor(const at::Tensor& t, const Argument& argument, const First& first) const {
         if (!t.defined()) return true;
-        if (t.layout() != at::kStrided || t.device() != first.device) return false;
+        if (t.layout() != at::kStrided || t.dim() > 64 || t.device() != first.device) return false;
         const at::ScalarType dtype = t.scalar_type();
         if (argument.dtypes != 0) {
             if (!among(argument.dtypes, dtype)) return false;
@@ -155,6 +156,10 @@ struct Route {
     }
 
     bool takes(at::ArrayRef<IValue> values) const {
+        for (const size_t i : required) {
+            // None where a tensor must be comes as an undefined one, which has no memory to read.
+            if (values[i].isTensor() && !values[i].toTensor().defined()) return false;
+        }
         const First first = find_first(values);
         for (size_t i = 0; i < values.size(); ++i) {
             if (values[i].isTensor()) {
@@ -251,7 +256,7 @@ Route read_route(const std::string& kernel, const std::vector<at::Tensor>& examp
     Reader reader(spec);
     const int64_t shared = reader.next();
     Route route{find(kernel), 0,  reader.next() != 0, reader.next() != 0, static_cast<Layout>(reader.next()),
-                {},           {}, reader.next()};
+                {},           {}, {},                 reader.next()};
     auto example = examples.begin();
     const auto bits = [&](int64_t count) {
         uint64_t found = 0;
@@ -280,6 +285,10 @@ Route read_route(const std::string& kernel, const std::vector<at::Tensor>& examp
         route.ranked =
             route.ranked || argument.has_pattern || argument.least_rank > 0 || argument.most_rank != INT64_MAX;
         route.arguments.push_back(std::move(argument));
+    }
+    const auto& declared = route.kernel.schema().arguments();
+    for (size_t i = 0; i < declared.size(); ++i) {
+        if (declared[i].type()->kind() == c10::TypeKind::TensorType) route.required.push_back(i);
     }
     return route;
 }

@@ -7,11 +7,68 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <thread>
 #include <tuple>
+
+// The check mode of parallel loops, set from outside (opwright check): 0 is off. A seed makes a loop run its chunks
+// singly, in an order and in sizes drawn from it, and call `between` after each (with -1 before the first); with the
+// highest bit, in small pieces on all threads at once. Neither is defined twice: each library has its own.
+extern "C" {
+__attribute__((visibility("default"), weak)) uint64_t opwright_check_seed = 0;
+__attribute__((visibility("default"), weak)) void (*opwright_check_between)(int64_t chunk) = nullptr;
+}
 
 #pragma GCC visibility push(hidden)
 
 namespace opwright {
+
+namespace detail {
+
+// A loop in check mode.
+__attribute__((noinline, cold)) inline void parallel_checked(int64_t begin, int64_t end, ParallelFunc part,
+                                                             void* context) {
+    uint64_t state = opwright_check_seed;
+    if (state >> 63) {
+        struct Crowd {
+            ParallelFunc part;
+            void* context;
+            std::atomic<int> arrived;
+        } crowd{part, context, {0}};
+        const ParallelFunc pieces = [](int64_t b, int64_t e, void* given) {
+            Crowd& c = *static_cast<Crowd*>(given);
+            // They begin together, or when the others do not come: a short loop would be over before.
+            ++c.arrived;
+            for (int i = 0; i < 1 << 16 && c.arrived < 2; ++i) std::this_thread::yield();
+            const int64_t step = std::max<int64_t>(1, (e - b) / 256);
+            for (; b < e; b += step) c.part(b, std::min(b + step, e), c.context);
+        };
+        TORCH_ERROR_CODE_CHECK(torch_parallel_for(begin, end, 1, pieces, &crowd));
+        return;
+    }
+    const auto draw = [&](uint64_t below) {  // splitmix64
+        uint64_t z = state += 0x9e3779b97f4a7c15;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+        return static_cast<int64_t>((z ^ (z >> 31)) % below);
+    };
+    std::vector<int64_t> cuts = {begin, end};
+    const int64_t more = std::min<int64_t>(end - begin - 1, 1 + draw(8));
+    for (int64_t i = 0; i < more; ++i) cuts.push_back(begin + 1 + draw(static_cast<uint64_t>(end - begin - 1)));
+    std::sort(cuts.begin(), cuts.end());
+    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+    std::vector<size_t> order(cuts.size() - 1);
+    for (size_t i = 0; i < order.size(); ++i) {
+        order[i] = i;
+        std::swap(order[i], order[static_cast<size_t>(draw(i + 1))]);
+    }
+    if (opwright_check_between) opwright_check_between(-1);
+    for (const size_t i : order) {
+        part(cuts[i], cuts[i + 1], context);
+        if (opwright_check_between) opwright_check_between(static_cast<int64_t>(i));
+    }
+}
+
+}  // namespace detail
 
 // What a thread should at least get of work as cheap as an addition: PyTorch's own choice.
 constexpr int64_t grain = 32768;
@@ -22,7 +79,8 @@ constexpr int64_t grain = 32768;
 template <class Body>
 void parallel(int64_t begin, int64_t end, int64_t grain, const Body& body) {
     if (begin >= end) return;
-    if (end - begin <= grain) return body(begin, end);
+    const bool checked = __builtin_expect(opwright_check_seed != 0, false);
+    if (end - begin <= grain && !checked) return body(begin, end);
     // PyTorch reports that a body failed, but not why: the first exception is carried past it.
     struct Shared {
         const Body& body;
@@ -37,7 +95,11 @@ void parallel(int64_t begin, int64_t end, int64_t grain, const Body& body) {
             if (!s.failed.exchange(true)) s.error = std::current_exception();
         }
     };
-    TORCH_ERROR_CODE_CHECK(torch_parallel_for(begin, end, grain, part, &shared));
+    if (checked) {
+        detail::parallel_checked(begin, end, part, &shared);
+    } else {
+        TORCH_ERROR_CODE_CHECK(torch_parallel_for(begin, end, grain, part, &shared));
+    }
     if (shared.error) std::rethrow_exception(shared.error);
 }
 

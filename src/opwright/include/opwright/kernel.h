@@ -16,13 +16,23 @@
 // checks, and the declared domain has been asked, before a kernel runs.
 #pragma once
 
+#ifdef OPWRIGHT_CUDA  // set by the build for kernels of the GPU, in .cu files and in .cpp files beside them
+#include <opwright/device.h>
+#endif
 #include <opwright/call.h>
 #include <opwright/dispatch.h>
 #include <opwright/layout.h>
+#include <opwright/tensor.h>
+#ifndef OPWRIGHT_CUDA
 #include <opwright/map.h>
 #include <opwright/reduce.h>
 #include <opwright/simd.h>
-#include <opwright/tensor.h>
+#elif defined(__CUDACC__)
+#include <opwright/launch.cuh>
+#include <opwright/map.cuh>
+#include <opwright/math.cuh>
+#include <opwright/reduce.cuh>
+#endif
 #include <torch/csrc/stable/library.h>
 
 #pragma GCC visibility push(hidden)
@@ -42,6 +52,19 @@ struct Boxed<function> {
               " parameters and ", results, " results of its schema, got ", sizeof...(A), " and ", Unboxed<R>::size);
         run(stack, std::index_sequence_for<A...>());
     }
+
+#ifdef OPWRIGHT_CUDA
+    // On the device of the first tensor, which becomes the current one: memory, launches and streams are of that.
+    static void run_on_device(const char* op, StableIValue* stack, uint64_t arguments, uint64_t results) {
+        constexpr bool tensor[] = {std::is_same_v<std::decay_t<A>, Tensor>..., false};
+        size_t first = 0;
+        while (first < sizeof...(A) && !tensor[first]) ++first;
+        check(first < sizeof...(A), op, ": a CUDA kernel must take a tensor, whose device it runs on");
+        // The stack owns the handle; it is only looked at.
+        const OnDevice guard(op, torch::stable::detail::to<AtenTensorHandle>(stack[first]));
+        run(stack, arguments, results);
+    }
+#endif
 
   private:
     template <size_t... I>
@@ -74,9 +97,14 @@ struct Boxed<function> {
 #define OPWRIGHT_BIND(space, op, device, key, function)                                 \
     STABLE_TORCH_LIBRARY_IMPL(space, device, library) {                                 \
         library.impl(C10_STRINGIZE(op) "." OPWRIGHT_ON_##device "_" C10_STRINGIZE(key), \
-                     opwright::detail::Boxed<&function>::run);                          \
+                     OPWRIGHT_RUN_##device(op, function));                              \
     }                                                                                   \
     static_assert(true, "")
+#define OPWRIGHT_RUN_CPU(op, function) opwright::detail::Boxed<&function>::run
+#define OPWRIGHT_RUN_CUDA(op, function)                                                                  \
+    [](StableIValue* stack, uint64_t arguments, uint64_t results) {                                      \
+        opwright::detail::Boxed<&function>::run_on_device(C10_STRINGIZE(op), stack, arguments, results); \
+    }
 #define OPWRIGHT_ON_CPU "cpu"
 #define OPWRIGHT_ON_CUDA "cuda"
 

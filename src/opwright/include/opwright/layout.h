@@ -206,12 +206,24 @@ Layout broadcast(const Input&... inputs) {
 // graph.
 inline Layout with_number(const Layout& x) { return detail::result_layout(&x, 1, true); }
 
-// An uninitialised tensor on the CPU.
+// An uninitialised tensor on the device that the kernel runs on.
 OPWRIGHT_NOINLINE Tensor empty(const Layout& layout, DType dtype) {
-    static const int32_t cpu = aoti_torch_device_type_cpu();
+#ifdef OPWRIGHT_CUDA
+    static const int32_t type = aoti_torch_device_type_cuda();
+    const int32_t index = detail::OnDevice::current().index;
+#else
+    static const int32_t type = aoti_torch_device_type_cpu();
+    constexpr int32_t index = 0;
+#endif
     const int32_t code = detail::Codes::get().code[static_cast<size_t>(dtype) % detail::Codes::size];
     AtenTensorHandle handle;
-    TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(layout.dim, layout.size, layout.stride, code, cpu, 0, &handle));
+    const auto error = aoti_torch_empty_strided(layout.dim, layout.size, layout.stride, code, type, index, &handle);
+#ifdef OPWRIGHT_CUDA
+    check(error == TORCH_SUCCESS, detail::OnDevice::name(), ": GPU ", index, " has no memory left for a result of ",
+          layout.numel(), " elements, ", name(dtype));
+#else
+    TORCH_ERROR_CODE_CHECK(error);
+#endif
     return Tensor(handle);
 }
 

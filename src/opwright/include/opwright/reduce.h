@@ -2,6 +2,7 @@
 #pragma once
 
 #include <opwright/map.h>
+#include <opwright/sum.h>
 
 #pragma GCC visibility push(hidden)
 
@@ -190,20 +191,9 @@ OPWRIGHT_NOINLINE Tensor sum_tensor(const Tensor& x, Layout to, DType numbers, S
 
 }  // namespace detail
 
-// x summed to a smaller shape that broadcasts to its own, by PyTorch and in the given dtype; the result is contiguous.
-inline Tensor sum_to(const Layout& shape, const Tensor& x, DType dtype) {
-    const Layout in(x);
-    const int missing = in.dim - shape.dim;
-    std::vector<int64_t> summed;
-    for (int d = 0; d < in.dim; ++d) {
-        if (d < missing || (shape.size[d - missing] == 1 && in.size[d] != 1)) summed.push_back(d);
-    }
-    const Tensor sum = call("aten::sum", "dim_IntList", x, std::optional(summed), true, std::optional(dtype));
-    return call("aten::reshape", "", sum, std::vector<int64_t>(shape.size, shape.size + shape.dim));
-}
-
-// function(x) summed likewise, in one pass and without a tensor for function(x). The function takes and gives float
-// (for float, half and bfloat16 tensors) or double. The result is contiguous and has the dtype of x.
+// function(x) summed to a smaller shape that broadcasts to its own, in one pass and without a tensor for function(x).
+// The function takes and gives float (for float, half and bfloat16 tensors) or double. The result is contiguous and has
+// the dtype of x.
 //
 //     Tensor grad_bias = sum_to(bias, [](float g) { return 2 * g; }, grad);
 template <class F>

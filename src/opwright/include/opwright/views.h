@@ -1,8 +1,7 @@
 // Views of tensors and contiguous copies, by PyTorch's own operators.
 #pragma once
 
-#include <opwright/call.h>
-#include <opwright/layout.h>
+#include <opwright/kernel.h>
 
 #pragma GCC visibility push(hidden)
 

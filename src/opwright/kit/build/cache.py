@@ -75,20 +75,21 @@ class Entry:
 def look_up(root: Path, key: str) -> Entry | None:
     """The entry of a key if it is there and whole. A damaged one is taken away."""
     place = root / "entries" / key
+    entry = read(place)
+    if entry is None and place.exists():
+        _remove(place)
+    return entry
+
+
+def read(place: Path) -> Entry | None:
+    """The entry in a folder, if it is whole and fresh."""
     try:
         about = json.loads((place / ABOUT).read_bytes())
         whole = hashlib.sha256((place / LIBRARY).read_bytes()).hexdigest() == about["sha256"]
         fresh = all(_unchanged(path, digest) for path, digest in about.get("more_headers", {}).items())
-    except FileNotFoundError:
-        if not place.exists():
-            return None
-        whole = fresh = False
     except (OSError, ValueError, KeyError, TypeError):
-        whole = fresh = False
-    if whole and fresh:
-        return Entry(place / LIBRARY, about)
-    _remove(place)
-    return None
+        return None
+    return Entry(place / LIBRARY, about) if whole and fresh else None
 
 
 def _unchanged(path: str, digest: str) -> bool:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from opwright.kit.build import cache, toolchain
+from opwright.kit.build import cache, cuda, toolchain
 from opwright.kit.build.plan import Plan
 from opwright.kit.build.trouble import Unavailable, explain_failure
 
@@ -28,39 +28,75 @@ def build(plan: Plan, force: bool = False, hint: str = "") -> cache.Entry:
 
 def _compile(plan: Plan, root: Path, private: Path, hint: str) -> dict[str, Any]:
     names = ", ".join(s.name for s in plan.sources)
-    print(f"opwright: building {plan.name} ({names}) …", file=sys.stderr, flush=True)
+    on_gpu = plan.device == "cuda"
+    if on_gpu:
+        cuda.say_versions(plan.options.abi == "stable")
+    what = f"{names} for {', '.join(plan.arch)}" if plan.arch else names
+    print(f"opwright: building {plan.name} ({what}) …", file=sys.stderr, flush=True)
     start = time.perf_counter()
     log_file = root / "logs" / f"{plan.key}.log"
-    compiler = [*toolchain.compiler().command]
-    common = [*plan.flags, *plan.filled_defines()]
-    common += [f"-I{p}" for p in plan.includes] + [f"-isystem{p}" for p in toolchain.torch_includes()]
     log: list[str] = []
 
     def one(index: int) -> Path:
         # Numbered: every folder has a cpu.cpp, and two sources of one plan may share a name.
         output = private / f"{index}.o"
-        command = [*compiler, *common, "-MD", "-MF", str(private / f"{index}.d")]
+        command = [*_compile_command(plan, plan.sources[index]), "-MD", "-MF", str(private / f"{index}.d")]
         _run([*command, "-c", str(plan.sources[index]), "-o", str(output)], plan, log, log_file, private)
         return output
 
     with concurrent.futures.ThreadPoolExecutor(min(toolchain.jobs(), len(plan.sources))) as pool:
         objects = list(pool.map(one, range(len(plan.sources))))
-    libraries = toolchain.torch_libraries()
-    # libtorch_cpu by name: symbols found through libtorch alone are missing in other processes.
-    link = ["-shared", *map(str, objects), f"-L{libraries}", "-Wl,--no-as-needed", "-ltorch_cpu", "-ltorch", "-lc10"]
+    if on_gpu and plan.options.rdc:
+        devices = [o for o, s in zip(objects, plan.sources, strict=True) if s.suffix == ".cu"]
+        objects.append(private / "device.o")
+        command = [cuda.nvcc().command, "-dlink", "-rdc=true", *cuda.gencode(plan.arch), "-Xcompiler", "-fPIC"]
+        _run([*command, *map(str, devices), "-o", str(objects[-1])], plan, log, log_file, private)
     output = private / cache.LIBRARY
-    _run([*compiler, *link, *plan.options.ldflags, "-o", str(output)], plan, log, log_file, private)
+    _run([*_link_command(plan, objects), "-o", str(output)], plan, log, log_file, private)
     took = time.perf_counter() - start
     print(f"opwright: built {plan.name} in {took:.1f} s{hint}", file=sys.stderr, flush=True)
-    return {
+    about = {
         "key": plan.key,
         "name": plan.name,
         "sources": [str(s) for s in plan.sources],
-        "flags": common,
+        "flags": [*plan.flags, *plan.filled_defines()],
         "seconds": round(took, 3),
         "torch": toolchain.torch_identity(),
         "more_headers": _headers_not_seen(plan, private),
     }
+    if on_gpu:
+        about |= {"arch": list(plan.arch), "cuda": list(cuda.nvcc().release), "nvccflags": plan.nvccflags}
+    return about
+
+
+def _compile_command(plan: Plan, source: Path) -> list[str]:
+    """The compiler and its flags for one source."""
+    compiler = toolchain.compiler().command
+    includes = [f"-I{p}" for p in plan.includes]
+    includes += [part for p in toolchain.torch_includes() for part in ("-isystem", str(p))]
+    if source.suffix == ".cu":
+        nvcc = [
+            cuda.nvcc().command,
+            "-ccbin",
+            compiler[0],
+            *cuda.gencode(plan.arch),
+            "--threads",
+            str(toolchain.jobs()),
+        ]
+        return [*nvcc, *plan.nvccflags, *plan.filled_defines(), *includes]
+    if plan.device == "cuda":
+        includes += ["-isystem", str(cuda.nvcc().home / "include")]
+    return [*compiler, *plan.flags, *plan.filled_defines(), *includes]
+
+
+def _link_command(plan: Plan, objects: list[Path]) -> list[str]:
+    # libtorch_cpu by name: symbols found through libtorch alone are missing in other processes.
+    link = [*toolchain.compiler().command, "-shared", *map(str, objects), f"-L{toolchain.torch_libraries()}"]
+    if plan.device == "cuda":
+        # CUDA's runtime goes into the library: another torch may bring another one.
+        link += [f"-L{p}" for p in cuda.nvcc().libraries]
+        link += [*(["-lcudadevrt"] if plan.options.rdc else []), "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
+    return [*link, "-Wl,--no-as-needed", "-ltorch_cpu", "-ltorch", "-lc10", *plan.options.ldflags]
 
 
 def _run(command: list[str], plan: Plan, log: list[str], log_file: Path, private: Path) -> None:
@@ -73,7 +109,9 @@ def _run(command: list[str], plan: Plan, log: list[str], log_file: Path, private
             command, capture_output=True, text=True, errors="replace", check=False, env=environment, cwd=private
         )
     except OSError as e:
-        raise Unavailable(f"{plan.name}: the compiler {command[0]} does not start ({e.strerror}); set CXX") from None
+        raise Unavailable(
+            f"{plan.name}: the compiler {command[0]} does not start ({e.strerror}); set CXX, or NVCC"
+        ) from None
     said = done.stdout + done.stderr
     log.append(" ".join(command) + "\n" + said)
     if done.returncode:
@@ -86,7 +124,9 @@ def _run(command: list[str], plan: Plan, log: list[str], log_file: Path, private
 
 def _headers_not_seen(plan: Plan, private: Path) -> dict[str, str]:
     """Headers that the compiler read and the plan did not find (a name made by a macro): checked at each look-up."""
-    system = (str(toolchain.torch_includes()[0]), "/usr/", "/opt/", "/lib/")
+    system: tuple[str, ...] = (str(toolchain.torch_includes()[0]), "/usr/", "/opt/", "/lib/")
+    if plan.device == "cuda":
+        system += (str(cuda.nvcc().home),)
     known = {str(p) for p in (*plan.headers, *(s.resolve() for s in plan.sources))}
     more: dict[str, str] = {}
     for depends in private.glob("*.d"):
@@ -105,8 +145,7 @@ def write_compile_commands(plans: list[Plan], folder: Path) -> Path:
     rows = []
     for plan in plans:
         for source in plan.sources:
-            includes = [f"-I{p}" for p in plan.includes] + [f"-isystem{p}" for p in toolchain.torch_includes()]
-            command = [*toolchain.compiler().command, *plan.flags, *plan.filled_defines(), *includes, "-c", str(source)]
+            command = [*_compile_command(plan, source), "-c", str(source)]
             rows.append({"directory": str(source.parent), "file": str(source), "arguments": command})
     file = folder / "compile_commands.json"
     file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

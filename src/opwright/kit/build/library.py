@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from opwright.kit.build import cache, compile
+from opwright.kit.build import cache, compile, cuda, prebuilt
 from opwright.kit.build.plan import Options, Plan
 from opwright.kit.build.trouble import BuildError, Unavailable
 
@@ -17,8 +19,8 @@ from opwright.kit.build.trouble import BuildError, Unavailable
 class Library:
     """The library of one source file for one namespace. Operators that name the same file share it."""
 
-    def __init__(self, file: Path, namespace: str, options: Options) -> None:
-        self.file, self.namespace, self.options = file, namespace, options
+    def __init__(self, file: Path, namespace: str, options: Options, device: str = "cpu") -> None:
+        self.file, self.namespace, self.options, self.device = file, namespace, options, device
         self.key: str | None = None
         """The key of what is loaded; None before."""
         self.trouble: str | None = None
@@ -28,11 +30,13 @@ class Library:
     def plan(self) -> Plan:
         """What building it takes, read from the sources as they are now."""
         more = tuple(self.file.parent / s for s in self.options.sources)
+        defines = (f"OPWRIGHT_NAMESPACE={self.namespace}", "OPWRIGHT_KEY={key}")
         return Plan(
             name=f"{self.file.parent.name}/{self.file.name}",
             sources=(self.file, *more),
             options=self.options.with_environment(),
-            defines=(f"OPWRIGHT_NAMESPACE={self.namespace}", "OPWRIGHT_KEY={key}"),
+            defines=(*defines, "OPWRIGHT_CUDA") if self.device == "cuda" else defines,
+            device=self.device,
         )
 
     def load(self, *, again: bool = False, force: bool = False) -> str | None:
@@ -49,10 +53,18 @@ class Library:
                     warnings.warn(f"opwright: {self.file}: the reference runs, since {e}", RuntimeWarning, stacklevel=2)
             return self.key
 
+    def compile(self, force: bool = False) -> None:
+        """Build it if need be, without loading it. What stands in the way is told by `load`."""
+        plan = self.plan()
+        if all(s.is_file() for s in plan.sources):
+            with contextlib.suppress(Unavailable):
+                self.find(plan, force)
+
     def cached(self) -> bool:
         """Whether the cache holds it as its sources are now."""
         try:
-            return cache.look_up(cache.open_folder(), self.plan().key) is not None
+            plan = self.plan()
+            return prebuilt.look_up(plan) is not None or cache.look_up(cache.open_folder(), plan.key) is not None
         except (Unavailable, OSError):
             return False
 
@@ -61,20 +73,28 @@ class Library:
         missing = next((s for s in plan.sources if not s.is_file()), None)
         if missing is not None:
             raise BuildError(f"{plan.name}: there is no source {missing}")
-        if force or not forbidden():
-            entry = compile.build(plan, force, _hint())
-        else:
-            found = cache.look_up(cache.open_folder(), plan.key)
-            if found is None:
-                raise Unavailable("it is not built and OPWRIGHT_BUILD=0 forbids building; run `opwright build`")
-            entry = found
-        key = plan.key[:16]
+        entry = self.find(plan, force, _hint)
+        if self.device == "cuda":
+            cuda.refuse_foreign_code(plan.name, entry.about["arch"])
+        key = str(entry.about["key"])[:16]
         if key != self.key:
             try:
                 torch.ops.load_library(str(entry.library))
             except OSError as e:
                 raise Unavailable(_about_loading(str(e.__cause__ or e))) from None
         self.key, self.trouble = key, None
+
+    def find(self, plan: Plan, force: bool = False, hint: Callable[[], str] = str) -> cache.Entry:
+        """The built library: from a folder of prebuilt ones, from the cache, or built now, with a hint said then."""
+        made = None if force else prebuilt.look_up(plan)
+        if made is not None:
+            return made
+        if force or not forbidden():
+            return compile.build(plan, force, hint())
+        found = cache.look_up(cache.open_folder(), plan.key)
+        if found is None:
+            raise Unavailable("it is not built and OPWRIGHT_BUILD=0 forbids building; run `opwright build`")
+        return found
 
 
 def forbidden() -> bool:
@@ -107,12 +127,12 @@ def _about_loading(said: str) -> str:
     return f"the library cannot be loaded ({said})"
 
 
-_libraries: dict[tuple[Path, str, Options], Library] = {}
+_libraries: dict[tuple[Path, str, Options, str], Library] = {}
 
 
-def library_of(file: Path, namespace: str, options: Options) -> Library:
+def library_of(file: Path, namespace: str, options: Options, device: str = "cpu") -> Library:
     """The library of a file, the same one for everybody who asks."""
-    return _libraries.setdefault((file, namespace, options), Library(file, namespace, options))
+    return _libraries.setdefault((file, namespace, options, device), Library(file, namespace, options, device))
 
 
 def libraries() -> list[Library]:

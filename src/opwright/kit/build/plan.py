@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import re
 import shlex
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from opwright.kit.build import toolchain
+from opwright.kit.build import cuda, toolchain
 
-FORMAT = 1
+FORMAT = 2
 """Counted up when the way libraries are built changes, so that old ones are not taken for new."""
 
 STABLE_TARGET = "0x020a000000000000"
@@ -38,6 +39,13 @@ class Options:
     include: tuple[str, ...] = ()
     debug: bool = False
     """Bounds checks in every accessor, symbols, little optimisation."""
+    nvccflags: tuple[str, ...] = ()
+    """Flags for nvcc alone; `cxxflags` reach the compiler behind it."""
+    arch: tuple[str, ...] = ()
+    """The GPUs to build for, such as `9.0` or `8.0+PTX`; those of this machine where it is empty."""
+    rdc: bool = False
+    """Relocatable device code: device functions and variables of one source used in another, linked in a step of
+    their own."""
 
     def with_environment(self) -> Options:
         """These options with those of the environment added."""
@@ -46,6 +54,7 @@ class Options:
             cxxflags=(*self.cxxflags, *shlex.split(os.environ.get("OPWRIGHT_CXXFLAGS", ""))),
             ldflags=(*self.ldflags, *shlex.split(os.environ.get("OPWRIGHT_LDFLAGS", ""))),
             include=(*self.include, *filter(None, os.environ.get("OPWRIGHT_INCLUDE", "").split(os.pathsep))),
+            nvccflags=(*self.nvccflags, *shlex.split(os.environ.get("OPWRIGHT_NVCCFLAGS", ""))),
             debug=self.debug or os.environ.get("OPWRIGHT_DEBUG", "") not in ("", "0"),
         )
 
@@ -59,6 +68,7 @@ class Plan:
     options: Options = field(default_factory=Options)
     defines: tuple[str, ...] = ()
     """`NAME=VALUE` for every source; `{key}` in a value becomes the build's key."""
+    device: str = "cpu"
 
     @cached_property
     def includes(self) -> tuple[Path, ...]:
@@ -76,6 +86,24 @@ class Plan:
         if self.options.abi == "stable":
             usual.append(f"-DTORCH_TARGET_VERSION={STABLE_TARGET}")
         return (*usual, *self.options.cxxflags)
+
+    @cached_property
+    def arch(self) -> tuple[str, ...]:
+        """The GPUs it is built for."""
+        return cuda.architectures(self.options.arch) if any(s.suffix == ".cu" for s in self.sources) else ()
+
+    @cached_property
+    def nvccflags(self) -> tuple[str, ...]:
+        """The flags for `.cu` files: those of the compiler behind nvcc, and nvcc's own."""
+        debug = self.options.debug
+        # What runs on the CPU only prepares launches: optimising that much would take longer than the kernels.
+        flags = ["-O1" if flag == "-O3" else flag for flag in self.flags]
+        own = [flag for flag in flags if flag.startswith(("-D", "-U", "-std=", "-O", "-g"))]
+        host = [flag for flag in flags if flag not in own]
+        usual = [*own, "--extended-lambda", "--expt-relaxed-constexpr", "-diag-suppress=20012"]
+        usual += ["-lineinfo"] if not debug else ["-G"]
+        usual += [part for flag in host for part in ("-Xcompiler", flag.replace(",", "\\,"))]
+        return (*usual, *(["-rdc=true"] if self.options.rdc else []), *self.options.nvccflags)
 
     @cached_property
     def headers(self) -> tuple[Path, ...]:
@@ -96,25 +124,40 @@ class Plan:
         return tuple(sorted(found))
 
     @cached_property
-    def key(self) -> str:
-        """The hash of everything the library depends on."""
-        parts = {
+    def _content(self) -> dict[str, Any]:
+        """What is in the library, wherever it is built."""
+        content = {
             "format": FORMAT,
             "name": self.name,
             "sources": [(s.name, _digest(s)) for s in self.sources],
-            "headers": [_digest(h) for h in self.headers],
+            "headers": sorted(_digest(h) for h in self.headers),
             "flags": self.flags,
             "ldflags": self.options.ldflags,
             "includes": [str(p) for p in self.options.include],
             "abi": self.options.abi,
             "defines": self.defines,
-            "compiler": toolchain.compiler().identity,
-            "torch": toolchain.torch_identity(),
         }
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+        return content | ({"nvccflags": self.nvccflags} if self.device == "cuda" else {})
+
+    @cached_property
+    def key(self) -> str:
+        """The hash of everything the library depends on."""
+        machine = {"compiler": toolchain.compiler().identity, "torch": toolchain.torch_identity()}
+        if self.device == "cuda":
+            machine |= {"arch": " ".join(self.arch), "nvcc": cuda.nvcc().identity}
+        return _hash(self._content | machine)
+
+    @cached_property
+    def portable_key(self) -> str:
+        """The hash of what is the same on every machine: a library built elsewhere is found by it."""
+        return _hash(self._content | {"machine": platform.machine()})
 
     def filled_defines(self) -> list[str]:
         return [f"-D{d.replace('{key}', self.key[:16])}" for d in self.defines]
+
+
+def _hash(parts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _read(file: Path) -> bytes:

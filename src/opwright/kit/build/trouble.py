@@ -26,12 +26,15 @@ def first_message(log: str) -> str:
         | ^
     """
     lines = log.splitlines()
-    pattern = re.compile(r"(fatal )?error:|undefined reference|cannot find -l|multiple definition|No such file")
+    pattern = re.compile(
+        r"(fatal )?error:|nvcc fatal|undefined reference|cannot find -l|multiple definition|No such file"
+    )
     for i, line in enumerate(lines):
         if pattern.search(line):
             shown = [line]
             for follow in lines[i + 1 : i + SHOWN_LINES]:
-                if not re.match(r"\s+\d* *\|", follow):
+                # g++ shows `3 | x;`, nvcc indents the line itself.
+                if not re.match(r"\s+\d* *\||\s{4,}\S", follow):
                     break
                 shown.append(follow)
             return "\n".join(shown)

@@ -9,8 +9,8 @@ from pathlib import Path
 TEMPLATE = Path(__file__).parent / "template"
 
 
-def scaffold(name: str, path: Path) -> list[Path]:
-    """Write a new operator's folder `path/name` and give the files written.
+def scaffold(name: str, path: Path, *, cuda: bool = False) -> list[Path]:
+    """Write a new operator's folder `path/name`, with a kernel for the GPU if asked, and give the files written.
 
     >>> import tempfile
     >>> [file.name for file in scaffold("swish", Path(tempfile.mkdtemp()))]
@@ -28,9 +28,11 @@ def scaffold(name: str, path: Path) -> list[Path]:
     folder.mkdir(parents=True)
     written = []
     for source in sorted(TEMPLATE.iterdir()):
-        if source.suffix in (".py", ".md", ".cpp", ".cu"):
+        if source.suffix in (".py", ".md", ".cpp") or (cuda and source.suffix == ".cu"):
             text = string.Template(source.read_text(encoding="utf-8"))
             target = folder / source.name
+            if cuda and source.name == "op.py":
+                text = string.Template(text.template + '$name.kernel_file("cuda.cu", DOMAIN)\n')
             target.write_text(text.substitute(name=name, folder=folder), encoding="utf-8")
             written.append(target)
     return written

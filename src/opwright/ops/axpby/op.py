@@ -67,7 +67,8 @@ def _(x: Tensor, y: Tensor, a: ow.Number, b: ow.Number) -> ow.Cost:
 
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-axpby.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS, broadcast=True))
-axpby.backward.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS))
+for file in ("cpu.cpp", "cuda.cu"):
+    axpby.kernel_file(file, ow.Domain(dtypes=FLOATS, broadcast=True))
+    axpby.backward.kernel_file(file, ow.Domain(dtypes=FLOATS))
 
 axpby_ = ow.in_place(axpby)

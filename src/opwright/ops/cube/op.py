@@ -50,7 +50,8 @@ def _(x: Tensor) -> ow.Cost:
 
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-cube.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS))
-cube.backward.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS))
+for file in ("cpu.cpp", "cuda.cu"):
+    cube.kernel_file(file, ow.Domain(dtypes=FLOATS))
+    cube.backward.kernel_file(file, ow.Domain(dtypes=FLOATS))
 
 cube_ = ow.in_place(cube)

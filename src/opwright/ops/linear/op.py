@@ -79,5 +79,7 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> ow.Cost:
 
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-linear.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS, sizes="x[..., k] weight[n, k] bias[n]"))
-linear.backward.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS, sizes="grad[..., n] x[..., k] weight[n, k]"))
+# cuda.cpp is no CUDA code: it calls PyTorch's matrix products, as cpu.cpp does.
+for file in ("cpu.cpp", "cuda.cpp"):
+    linear.kernel_file(file, ow.Domain(dtypes=FLOATS, sizes="x[..., k] weight[n, k] bias[n]"))
+    linear.backward.kernel_file(file, ow.Domain(dtypes=FLOATS, sizes="grad[..., n] x[..., k] weight[n, k]"))

@@ -311,16 +311,14 @@ SIZES = "x[_, b, i] weight_ih[3*h, i] weight_hh[3*h, h] bias_ih[3*h] bias_hh[3*h
 # Products of numbers in vectors are to be added in one instruction.
 BUILD = ow.Options(sources=("float.cpp", "double.cpp"), cxxflags=("-ffp-contract=fast",))
 DOMAIN = ow.Domain(dtypes=FLOATS, wide=("c_0",), types={"lengths": (torch.int64,)}, sizes=SIZES)
-lltm.kernel_file("cpu.cpp", DOMAIN, BUILD)
-assert lltm.saving_form is not None
-lltm.saving_form.kernel_file("cpu.cpp", DOMAIN, BUILD)
-lltm.backward.kernel_file(
-    "cpu.cpp",
-    ow.Domain(
-        dtypes=FLOATS,
-        wide=("c_0", "grad_c_n", "grad_cells"),
-        types={"lengths": (torch.int64,)},
-        sizes=SIZES + " grad_output[_, b, h] grad_h_n[b, h] grad_c_n[b, h] grad_cells[_, b, h] output[_, b, h] tape[_, b, _]",
-    ),
-    BUILD,
+GRADIENT_SIZES = (
+    SIZES + " grad_output[_, b, h] grad_h_n[b, h] grad_c_n[b, h] grad_cells[_, b, h] output[_, b, h] tape[_, b, _]"
 )
+GRADIENT_DOMAIN = ow.Domain(
+    dtypes=FLOATS, wide=("c_0", "grad_c_n", "grad_cells"), types={"lengths": (torch.int64,)}, sizes=GRADIENT_SIZES
+)
+for file, build in (("cpu.cpp", BUILD), ("cuda.cu", ow.Options())):
+    lltm.kernel_file(file, DOMAIN, build)
+    assert lltm.saving_form is not None
+    lltm.saving_form.kernel_file(file, DOMAIN, build)
+    lltm.backward.kernel_file(file, GRADIENT_DOMAIN, build)

@@ -133,12 +133,11 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None, h: Tensor, c: Tensor) -> o
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 SIZES = "x[b, i] h[b, k] c[b, k] weight[3*k, k+i] bias[3*k]"
 DOMAIN = ow.Domain(dtypes=FLOATS, wide=("h", "c"), sizes=SIZES)
-lltm_cell.kernel_file("cpu.cpp", DOMAIN)
-assert lltm_cell.saving_form is not None
-lltm_cell.saving_form.kernel_file("cpu.cpp", DOMAIN)
-lltm_cell.backward.kernel_file(
-    "cpu.cpp",
-    ow.Domain(
-        dtypes=FLOATS, wide=("h", "c", "grad_h", "grad_c"), sizes=SIZES + " grad_h[b, k] grad_c[b, k] gates[b, 3*k]"
-    ),
+GRADIENT_DOMAIN = ow.Domain(
+    dtypes=FLOATS, wide=("h", "c", "grad_h", "grad_c"), sizes=SIZES + " grad_h[b, k] grad_c[b, k] gates[b, 3*k]"
 )
+for file in ("cpu.cpp", "cuda.cu"):
+    lltm_cell.kernel_file(file, DOMAIN)
+    assert lltm_cell.saving_form is not None
+    lltm_cell.saving_form.kernel_file(file, DOMAIN)
+    lltm_cell.backward.kernel_file(file, GRADIENT_DOMAIN)

@@ -55,7 +55,8 @@ def _(x: Tensor, factor: ow.Number) -> ow.Cost:
 
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-scale.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS))
-scale.backward.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS))
+for file in ("cpu.cpp", "cuda.cu"):
+    scale.kernel_file(file, ow.Domain(dtypes=FLOATS))
+    scale.backward.kernel_file(file, ow.Domain(dtypes=FLOATS))
 
 scale_ = ow.in_place(scale)

@@ -53,7 +53,8 @@ def _(x: Tensor) -> ow.Cost:
 
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-sigmoid.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS))
-sigmoid.backward.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS))
+for file in ("cpu.cpp", "cuda.cu"):
+    sigmoid.kernel_file(file, ow.Domain(dtypes=FLOATS))
+    sigmoid.backward.kernel_file(file, ow.Domain(dtypes=FLOATS))
 
 sigmoid_ = ow.in_place(sigmoid)

@@ -38,5 +38,6 @@ def _(x, beta):
     return ow.Cost(bytes=2 * x.nbytes, flops=5 * x.numel())
 
 
-# Where the kernel may run; everywhere else the reference does. Built on first use.
-$name.kernel_file("cpu.cpp", ow.Domain(dtypes=(torch.float32, torch.float64, torch.bfloat16, torch.float16)))
+# Where the kernels may run; everywhere else the reference does. Built on first use.
+DOMAIN = ow.Domain(dtypes=(torch.float32, torch.float64, torch.bfloat16, torch.float16))
+$name.kernel_file("cpu.cpp", DOMAIN)

@@ -1,0 +1,89 @@
+"""`opwright check`: prove operators against their references."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from opwright.cli.building import chosen
+from opwright.kit.verify import PROPERTIES
+from opwright.kit.verify.report import Report, Result
+from opwright.kit.verify.run import run
+
+
+def check(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="OP|PATH", help="Operators, files or folders; all if none.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where to run them: cpu or cuda.")] = "cpu",
+    seed: Annotated[int, typer.Option(help="What values, sizes and layouts are drawn from.")] = 0,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="PROPERTY", help=f"One of {', '.join(PROPERTIES)}; may be repeated.")
+    ] = None,
+    case: Annotated[str | None, typer.Option(metavar="ID", help="The one case to run, as a failure names it.")] = None,
+    thorough: Annotated[float | None, typer.Option(metavar="SECONDS", help="Go on with further seeds.")] = None,
+    sanitize: Annotated[
+        bool, typer.Option("--sanitize", help="Also under the compiler's sanitizers; on a GPU, compute-sanitizer.")
+    ] = False,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Also write JSON; - is stdout.")
+    ] = None,
+) -> None:
+    """Prove kernels and gradients against their references; exit 1 when a property does not hold."""
+    to_stdout = json_file == "-"
+    console = Console(stderr=to_stdout)
+    operators = [op for op in chosen(names) if op.parent is None]
+    with console.status("checking …") as status:
+
+        def progress(op: str, name: str, cases: int) -> None:
+            status.update(f"checking {op}: {name}, {cases} cases")
+
+        report = run(
+            operators, device=device, seed=seed, thorough=thorough, only=only or (), case=case, sanitized=sanitize,
+            progress=progress,
+        )  # fmt: skip
+    if case is not None and report.cases == 0:
+        raise ValueError(f"no case {case!r} ran; the same seed and property must be given that it was found with")
+    _show(console, report)
+    if json_file is not None:
+        text = json.dumps(report.to_json(), indent=2) + "\n"
+        if to_stdout:
+            sys.stdout.write(text)
+        else:
+            Path(json_file).write_text(text, encoding="utf-8")
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def _show(console: Console, report: Report) -> None:
+    table = Table("operator", "cases", "s", "property and its cases")
+    reasons: dict[str, list[str]] = {}
+    for op in dict.fromkeys(r.op for r in report.results):
+        mine = [r for r in report.results if r.op == op]
+        for r in mine:
+            if r.skipped is not None and r.cases == 0:
+                reasons.setdefault(f"{r.property}: {r.skipped}", []).append(op)
+        words = ", ".join(_words(r) for r in mine if r.cases)
+        table.add_row(op, str(sum(r.cases for r in mine)), f"{sum(r.seconds for r in mine):.1f}", words)
+    console.print(table)
+    for reason, ops in reasons.items():
+        console.print(f"skipped  {reason} ({', '.join(ops)})", highlight=False, soft_wrap=True, markup=False)
+    for f in report.failures:
+        where = "" if f.index is None else f" at {f.index}: expected {f.expected}, got {f.got}"
+        text = f"FAILED {f.op} {f.property}: {f.message}{where} [{f.sample}]  replay: {f.replay}"
+        console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)
+    seconds = sum(r.seconds for r in report.results)
+    word = "[green]every property held[/]" if report.passed else f"[red]{len(report.failures)} failures[/]"
+    console.print(
+        f"{word}: {report.cases} cases, seed {report.seed}, {report.device}, {seconds:.1f} s", highlight=False
+    )
+
+
+def _words(r: Result) -> str:
+    return f"[red]{r.property} ✗ {len(r.failures)} of {r.cases}[/]" if r.failures else f"{r.property} {r.cases}"

@@ -1,0 +1,56 @@
+"""Libraries that were built elsewhere: looked up before anything is compiled.
+
+A folder of such libraries is one that `opwright build --to FOLDER` wrote: an entry as in the cache, under the part of
+the key that is the same on every machine. The stable ABI lets them run under another torch and another Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from opwright.kit.build import cache, cuda
+from opwright.kit.build.plan import Plan
+
+
+def folders() -> list[Path]:
+    """Where they are looked for: the folders of OPWRIGHT_PREBUILT."""
+    return [Path(p).expanduser() for p in os.environ.get("OPWRIGHT_PREBUILT", "").split(os.pathsep) if p]
+
+
+def look_up(plan: Plan) -> cache.Entry | None:
+    """The library of a plan, if somebody built it for a machine like this one."""
+    if plan.options.abi != "stable":
+        return None  # made for one torch
+    for root in folders():
+        place = root / "entries" / plan.portable_key
+        if not place.is_dir():
+            continue
+        for each in (root, root / "entries", place):
+            cache.refuse_shared(each)
+        entry = cache.read(place)
+        if entry is not None and _runs_here(entry):
+            return entry
+    return None
+
+
+def _runs_here(entry: cache.Entry) -> bool:
+    arch = entry.about.get("arch") or []
+    here = cuda.gpus() if arch else []
+    return all(cuda.runs_on(arch, gpu.capability) for gpu in here)
+
+
+def write(plan: Plan, entry: cache.Entry, root: Path) -> Path:
+    """Put a copy of a built library into a folder, to be carried to other machines."""
+    place = root / "entries" / plan.portable_key
+    for folder in (root, root / "entries", place):
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    # Without the paths of this machine, which mean nothing elsewhere.
+    about = {k: v for k, v in entry.about.items() if k not in ("sources", "more_headers", "flags", "nvccflags")}
+    shutil.copyfile(entry.library, place / "part")
+    (place / "part").replace(place / cache.LIBRARY)
+    (place / "part").write_text(json.dumps(about, indent=1), encoding="utf-8")
+    (place / "part").replace(place / cache.ABOUT)
+    return place

@@ -1,0 +1,73 @@
+"""Gradients are those of the reference in float64, in every dtype, however the incoming ones lie in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from opwright.kit.op import Op
+from opwright.kit.verify import derivatives
+from opwright.kit.verify.calls import accepted, first_line, reference_of
+from opwright.kit.verify.cases import Case, Subject
+from opwright.kit.verify.layouts import LAYOUTS, MIXED, PLAIN
+from opwright.kit.verify.oracle import Oracle, copied
+from opwright.kit.verify.report import Finding, NotApplicable
+
+SECOND = "second"
+
+
+def skip(subject: Subject) -> str | None:
+    op = subject.op
+    if op.random:
+        return "it draws random numbers"
+    if not op.signature.differentiable_inputs:
+        return "no tensor of it is differentiable"
+    return None
+
+
+def cases(subject: Subject) -> Iterator[Case]:
+    rng = subject.rng("gradients")
+    fast = [d for d in _fast(subject) if d.is_floating_point or d.is_complex]
+    slow = [d for d in subject.dtypes if d not in fast and (d.is_floating_point or d.is_complex)]
+    for s in range(subject.count):
+        yield from (Case(s, d, extra="dense") for d in slow)
+        if not fast:
+            yield Case(s, torch.float64, extra=SECOND)
+            continue
+        yield from (Case(s, d, extra=kind) for d in fast for kind in derivatives.INCOMING[: 2 if d != fast[0] else 4])
+        layouts = [*LAYOUTS] if subject.thorough else ["transposed", "sliced", "expanded", "far"]
+        yield from (Case(s, fast[0], layout, extra="dense") for layout in layouts)
+        yield from (Case(s, d, MIXED, extra=rng.choice(derivatives.INCOMING)) for d in fast)
+        for variant in ("zero", "one", "tail", *(["big"] if s < 2 or subject.thorough else [])):
+            yield Case(s, rng.choice(fast), rng.choice((PLAIN, MIXED)), variant, rng.choice(derivatives.INCOMING))
+        if subject.op.parent is None:
+            yield from (Case(s, d, extra=SECOND) for d in fast if d in (fast[0], torch.float64) or subject.thorough)
+            yield Case(s, rng.choice(fast), MIXED, "tail", SECOND)
+
+
+def _fast(subject: Subject) -> list[torch.dtype]:
+    """The dtypes in which a kernel runs, here or on the rung above."""
+    op: Op[..., object] = subject.op
+    if not op.has_rung or op.recorded_by_reference:
+        return subject.fast_dtypes
+    return [*dict.fromkeys([*subject.fast_dtypes, *Subject(op.backward, subject.device).fast_dtypes])]
+
+
+def check(subject: Subject, case: Case) -> None:
+    op = subject.op
+    sample = subject.draw(replace(case, extra=""))
+    if not derivatives.leaves_of(op, sample).leaves:
+        raise NotApplicable("no tensor of it has a gradient in this dtype")
+    results = accepted(lambda: reference_of(op)(copied(sample)))
+    order, kind = (2, "dense") if case.extra == SECOND else (1, case.extra)
+    generator = torch.Generator().manual_seed(subject.seed)
+    packed = derivatives.pack(sample, derivatives.incoming(results, kind, generator))
+    formula = derivatives.by_formula(op, order) if op.has_rung and op.has_declared_gradient else None
+    oracle = accepted(lambda: Oracle(derivatives.through(op, op._direct, order), packed, subject.seed, formula))
+    try:
+        got = derivatives.through(op, op, order)(packed)
+    except Exception as e:
+        raise Finding(f"it raised {type(e).__name__} where the reference has gradients: {first_line(e)}") from None
+    oracle.judge(got, "gradient" if order == 1 else "second derivative")

@@ -1,0 +1,274 @@
+"""Running the check: which properties of which rungs, in which process, and what becomes of their cases."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from opwright.kit.op import Op
+from opwright.kit.verify import ON_CPU, ON_GPU, PROPERTIES, properties, sanitize
+from opwright.kit.verify.cases import Subject
+from opwright.kit.verify.nursery import INSIDE, Nursery
+from opwright.kit.verify.process import Gone, Stranded, Worker
+from opwright.kit.verify.report import Failure, Report, Result
+
+MOST_FAILURES = 3
+"""After so many failures of a property its further cases tell nothing new."""
+APART = ("rejects", "sanitize", "bands")
+"""Properties that only a process of their own can try."""
+LONE = ("sanitize", "bands")
+"""Properties whose process can try no other."""
+ONCE = ("gradcheck", "opcheck", "export", "leak", "rejects", "large", "sanitize", "sanitizer")
+"""Properties that further seeds tell little more about."""
+
+Progress = Callable[[str, str, int], None]
+
+
+def rungs(op: Op[..., Any]) -> list[Op[..., Any]]:
+    """The operator, its gradient, and what lies above that if it has a kernel."""
+    if op.has_rung:
+        _ = op.backward
+    return [rung for i, rung in enumerate(op.ladder) if i < 2 or rung.kernels]
+
+
+def run(
+    operators: Sequence[Op[..., Any]],
+    *,
+    device: str = "cpu",
+    seed: int = 0,
+    thorough: float | None = None,
+    only: Sequence[str] = (),
+    case: str | None = None,
+    rung: str | None = None,
+    sanitized: bool = False,
+    progress: Progress | None = None,
+) -> Report:
+    """Check operators; with several, two at a time."""
+    if os.environ.get(INSIDE):
+        raise RuntimeError("check: it was called by a file that is itself loaded for a check; call it in another file")
+    for name in only:
+        if name not in PROPERTIES:
+            raise ValueError(f"there is no property {name!r}; the properties are {', '.join(PROPERTIES)}")
+    for op in operators:
+        if not isinstance(op, Op):
+            raise TypeError(f"check: its argument must be an operator, got {type(op).__name__}")
+    kind = torch.device(device).type
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError("check: there is no GPU here; `opwright doctor` says why")
+    left_out = {*(ON_CPU if kind == "cuda" else ON_GPU), *(() if sanitized else ("sanitize", "sanitizer"))}
+    wanted = [p for p in PROPERTIES if (p in only if only else p not in left_out)]
+    for op in operators:
+        _build(op, kind)
+    order = Order(device, seed, thorough, case, rung, wanted, progress or (lambda op, name, cases: None))
+    if len(operators) > 1 and _cores() > 1:
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(order.check, operators))
+    else:
+        found = [order.check(op) for op in operators]
+    return Report([r for results in found for r in results], seed, device)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _build(op: Op[..., Any], device: str) -> None:
+    """Build what will be needed, here, where its progress and its errors are seen."""
+    from opwright.kit.verify import guard
+
+    for rung in rungs(op):
+        for kernel in rung.kernels:
+            if kernel.library is not None and kernel.device == device:
+                kernel.ready(rung)
+    if device == "cpu":
+        guard.unavailable()
+
+
+class Order:
+    """What is asked of every operator in one check."""
+
+    def __init__(
+        self,
+        device: str,
+        seed: int,
+        thorough: float | None,
+        case: str | None,
+        rung: str | None,
+        wanted: list[str],
+        progress: Progress,
+    ) -> None:
+        self.device, self.seed, self.thorough, self.case, self.rung = device, seed, thorough, case, rung
+        self.wanted, self.progress = wanted, progress
+
+    def check(self, op: Op[..., Any]) -> list[Result]:
+        """All results of one operator."""
+        with contextlib.ExitStack() as stack:
+            workers = {kind: stack.enter_context(borrowed(kind)) for kind in ("", *LONE)}
+            one = One(self, op, workers)
+            start = time.monotonic()
+            ladder = [(i, rung) for i, rung in enumerate(rungs(op)) if self.rung in (None, rung.name)]
+            wanted = [(i, rung, name) for i, rung in ladder for name in self.wanted]
+            results = {(rung.name, name): one.check(i, rung, name, self.seed) for i, rung, name in wanted}
+            seed = self.seed
+            while self.thorough is not None and time.monotonic() - start < self.thorough:
+                seed += 1
+                for i, rung, name in wanted:
+                    known = results[rung.name, name]
+                    if name in ONCE or known.failures or known.cases == 0:
+                        continue
+                    more = one.check(i, rung, name, seed)
+                    known.cases += more.cases
+                    known.failures += more.failures
+                    known.seconds = round(known.seconds + more.seconds, 3)
+                    if time.monotonic() - start >= self.thorough:
+                        break
+            if any(r.failures for r in results.values()):
+                for worker in workers.values():
+                    worker.stop()  # whatever the operator did to its process, it did to itself alone
+        return list(results.values())
+
+
+class One:
+    """The check of one operator, with the processes that it runs in: a plain one, and those for lone properties."""
+
+    def __init__(self, order: Order, op: Op[..., Any], workers: dict[str, Worker]) -> None:
+        self.order, self.op, self.workers = order, op, workers
+
+    def check(self, index: int, rung: Op[..., Any], name: str, seed: int) -> Result:
+        """One property of one rung."""
+        result = Result(rung.name, name)
+        start = time.perf_counter()
+        worker = self.workers[name if name in LONE else ""]
+        try:
+            worker.define(self.op)
+            self._in_worker(worker, index, result, seed)
+        except Stranded as e:
+            if name in APART:
+                result.skipped = f"it needs a process of its own: {e}"
+            else:
+                self._here(rung, result, seed)
+        if result.cases == 0 and result.skipped is None:
+            result.skipped = "no case applies"
+        result.seconds = round(time.perf_counter() - start, 3)
+        for failure in result.failures:
+            failure.replay = _replay(self.op, failure.replay, self.order.device)
+        return result
+
+    def _here(self, rung: Op[..., Any], result: Result, seed: int) -> None:
+        """In this process, for operators that cannot leave it."""
+        subject = Subject(rung, self.order.device, seed, self.order.thorough is not None)
+        result.skipped, cases = properties.cases_of(subject, result.property)
+        for case in cases:
+            if not properties.chosen(subject, case, self.order.case):
+                continue
+            self._count(result, properties.attempt(subject, result.property, case))
+            if len(result.failures) >= MOST_FAILURES:
+                break
+
+    def _count(self, result: Result, outcome: Failure | bool | None) -> None:
+        if outcome is not None:
+            result.cases += 1
+        if isinstance(outcome, Failure):
+            result.failures.append(outcome)
+        self.order.progress(result.op, result.property, result.cases)
+
+    def _in_worker(self, worker: Worker, index: int, result: Result, seed: int) -> None:
+        done: list[str] = []
+        while len(result.failures) < MOST_FAILURES:
+            current: dict[str, Any] = {}
+            try:
+                answer = worker.ask(
+                    home=self.op.home.qualname, rung=index, property=result.property, device=self.order.device,
+                    seed=seed, thorough=self.order.thorough is not None, case=self.order.case, done=done,
+                    most=MOST_FAILURES - len(result.failures),
+                )  # fmt: skip
+                while "end" not in answer:
+                    if "error" in answer:
+                        raise RuntimeError(f"{result.op}: {result.property}: {answer['error']}: {answer['message']}")
+                    if "case" in answer:
+                        current = answer
+                        done.append(answer["case"])
+                    else:
+                        told = answer["failure"]
+                        self._count(result, Failure(**told) if told else (True if answer["counted"] else None))
+                        if answer.get("leaves"):  # its GPU is of no more use
+                            worker.stop()
+                            worker.define(self.op)
+                            break
+                    answer = worker.listen()
+                else:
+                    result.skipped = answer["skipped"]
+                    return
+            except Gone as e:
+                if not current:
+                    raise RuntimeError(f"{result.op}: the check itself failed at {result.property}: {e}") from None
+                self._count(result, _crash(result, current, str(e), seed))
+                worker.define(self.op)
+
+
+def _crash(result: Result, case: dict[str, Any], message: str, seed: int) -> Failure:
+    return Failure(
+        property=result.property,
+        op=result.op,
+        dtype=case["dtype"],
+        layout=case["layout"],
+        sample=f"{case['sample']}: case {case['case']}",
+        message=message,
+        replay=f"--only {result.property} --case {result.op}:{case['case']} --seed {seed}",
+    )
+
+
+def _replay(op: Op[..., Any], failure: str, device: str) -> str:
+    """What to type so that exactly this case runs again."""
+    home = op.home
+    if home.__module__.startswith("opwright."):
+        what = home.name
+    elif home.__module__ != "__main__" and home.file is not None and os.path.isfile(home.file):
+        what = os.path.relpath(home.file)
+    else:
+        _, only, _, case, _, seed = failure.split()
+        return f'ow.check({home.name}, only=["{only}"], case="{case}", seed={seed})'
+    flags = f" --device {device}" if device != "cpu" else ""
+    return f"opwright check {what} {failure}{flags}"
+
+
+_idle: dict[str, list[Worker]] = {kind: [] for kind in ("", *LONE)}
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def borrowed(kind: str) -> Iterator[Worker]:
+    """A worker for one operator at a time; it starts when it is first asked something, and is kept for the next."""
+    with _lock:
+        worker = _idle[kind].pop() if _idle[kind] else None
+    if worker is None:
+        worker = Worker(_nursery(kind == "sanitize"))
+    try:
+        yield worker
+    except BaseException:
+        worker.stop()
+        raise
+    with _lock:
+        _idle[kind].append(worker)
+
+
+@lru_cache
+def _nursery(sanitized: bool) -> Nursery:
+    nursery = Nursery(sanitize.environment() if sanitized else {})
+    atexit.register(nursery.stop)
+    return nursery
+
+
+@atexit.register
+def _stop() -> None:
+    for worker in (w for idle in _idle.values() for w in idle):
+        worker.stop()

@@ -1,0 +1,47 @@
+"""No false alarm: the check finds nothing in operators that are right, however awkward their numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import opwright as ow
+from tests.awkward_ops import AWKWARD, operator
+from tests.library import OPERATORS
+
+VALUES = ("forward", "special", "gradients")
+"""The properties that depend on values, and so on the seed."""
+NAMES = [f"{theme}/{name}" for theme, name in AWKWARD]
+
+
+def passes(op: ow.Op[..., Any], only: tuple[str, ...] = (), seed: int = 0) -> None:
+    report = ow.check(op, only=only, seed=seed)
+    assert report.cases > 0
+    assert report.passed, report
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_found_in_an_awkward_operator(name: str) -> None:
+    passes(operator(*name.split("/")))
+
+
+@pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.name)
+def test_nothing_is_found_in_the_library(op: ow.Op[..., Any]) -> None:
+    passes(op)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_found_in_an_awkward_operator_with_200_seeds(name: str) -> None:
+    for seed in range(200):
+        passes(operator(*name.split("/")), VALUES, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.name)
+def test_nothing_is_found_in_the_library_with_200_seeds(op: ow.Op[..., Any]) -> None:
+    for seed in range(200):
+        passes(op, VALUES, seed)
