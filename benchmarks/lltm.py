@@ -118,6 +118,9 @@ class Bench:
             rows, gates = torch.rand(batch, hidden + inputs, device=self.device), torch.rand(batch, 3 * hidden).to(weight)
             plain = weight.detach()
             calls["three products"] = lambda r=rows, g=gates, w=plain: (r @ w.t(), g @ w, g.t() @ r)  # type: ignore[misc]
+            if self.device == "cuda":
+                calls["opwright, graph"] = _captured(calls["opwright"])
+                calls["eager, graph"] = _captured(calls["eager"])
             self.show(f"cell f+b, {batch}x{inputs}->{hidden}", calls)
 
     # --- the sequence -----------------------------------------------------------------------------------------
@@ -218,6 +221,20 @@ class Bench:
                 print(f"  {name:16s} {error:.2e}   {error / found['loop']:.2f} of the loop's")
                 row = {"case": f"error at T{steps} {str(dtype)[6:]}", "variant": name, "error": error}
                 self.rows.append(row | {"device": self.device})
+
+
+def _captured(call: Callable[[], Any]) -> Callable[[], Any]:
+    """The call as a CUDA graph."""
+    on = torch.cuda.Stream()
+    on.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(on):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(on)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
 
 
 def _trace(profile: Any) -> str:
