@@ -68,9 +68,11 @@ def measure(calls: Calls, rounds: int, sync: Callable[[], None]) -> dict[str, li
 
 
 class Bench:
-    def __init__(self, device: str, rounds: int) -> None:
-        self.device, self.rounds = device, rounds
+    def __init__(self, device: str, rounds: int, file: Path | None = None) -> None:
+        self.device, self.rounds, self.file = device, rounds, file
         self.rows: list[dict[str, Any]] = []
+        gpu = device == "cuda"
+        self.machine = torch.cuda.get_device_name() if gpu else f"{platform.machine()}, {torch.get_num_threads()} threads"
         self.sync = torch.cuda.synchronize if device == "cuda" else lambda: None
 
     def show(self, case: str, calls: Calls) -> None:
@@ -82,8 +84,21 @@ class Bench:
             ratio = statistics.median(a / b for a, b in zip(taken, ours, strict=True))
             least = min(taken) / min(ours)
             print(f"  {name:16s} {low * 1e3:10.3f} ms   {ratio:6.2f}×   (least times {least:.2f}×)", flush=True)
-            row = {"case": case, "variant": name, "p25_ms": low * 1e3, "ratio": ratio, "ratio_of_least": least}
-            self.rows.append(row | {"device": self.device})
+            self.keep(case, name, p25_ms=low * 1e3, ratio=ratio, ratio_of_least=least)
+
+    def keep(self, case: str, variant: str, **figures: Any) -> None:
+        """A row of results, on disk at once: what fails later loses nothing."""
+        self.rows.append({"case": case, "variant": variant, "device": self.device, **figures})
+        if self.file is not None:
+            about = {"machine": self.machine, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
+            self.file.write_text(json.dumps(about | {"rows": self.rows}, indent=1) + "\n", encoding="utf-8")
+
+    def verify(self, case: str, variant: str, got: Tensor, exact: Tensor, most: float) -> None:
+        """Who is wrong is not timed as if right: the row says so."""
+        error = ((got.double() - exact).norm() / exact.norm()).item()
+        if not error < most:
+            print(f"{case}: {variant} is WRONG, off by {error:.2g} of the whole", flush=True)
+            self.keep(case, variant, wrong=error)
 
     def uniform(self, *shape: int, hidden: int, dtype: torch.dtype = torch.float32) -> Tensor:
         drawn = (torch.rand(shape, dtype=torch.float64) * 2 - 1) / hidden**0.5
@@ -111,9 +126,9 @@ class Bench:
 
             exact = [t.detach().double().requires_grad_() for t in given]
             expected = torch.autograd.grad(plain_cell(*exact), exact, [g.double() for g in grads])
-            for function in functions.values():
+            for name, function in functions.items():
                 for got, right in zip(call(function), expected, strict=True):
-                    torch.testing.assert_close(got.double(), right, rtol=1e-3, atol=1e-4)
+                    self.verify(f"cell f+b, {batch}x{inputs}->{hidden}", name, got, right, 1e-5)
             calls: Calls = {n: lambda f=f, call=call: call(f) for n, f in functions.items()}  # type: ignore[misc]
             rows, gates = torch.rand(batch, hidden + inputs, device=self.device), torch.rand(batch, 3 * hidden).to(weight)
             plain = weight.detach()
@@ -137,9 +152,8 @@ class Bench:
             for dtype in dtypes:
                 ours, theirs, x = self.layer(steps, batch, size, dtype)
                 weights = list(ours.parameters())
-                exact = plain_loop(x.double(), *(w.double() for w in weights))
-                torch.testing.assert_close(ours(x)[0].double(), exact, rtol=0.05, atol=1e-4 if dtype == torch.float32 else 0.1)
                 grad = torch.randn_like(x)
+                self.verify_sequence(ours, x, grad)
 
                 def both(function: Any, parameters: list[Tensor], x: Tensor = x, grad: Tensor = grad) -> Any:
                     return torch.autograd.grad(function(), [x, *parameters], grad)
@@ -157,6 +171,18 @@ class Bench:
                     for n, f in forward.items()
                 }
                 self.show(f"sequence f+b, {name}", calls)
+
+    def verify_sequence(self, layer: Any, x: Tensor, grad: Tensor) -> None:
+        """Output and gradients of a few steps against float64: over many, small errors grow by themselves."""
+        few, weights = x[:32].detach().requires_grad_(), list(layer.parameters())
+        output = layer(few)[0]
+        found = torch.autograd.grad(output, [few, *weights], grad[:32])
+        exact = [t.detach().double().requires_grad_() for t in (few, *weights)]
+        right = plain_loop(*exact)
+        expected = torch.autograd.grad(right, exact, grad[:32].double())
+        most = 1e-5 if x.dtype == torch.float32 else 0.05
+        for got, want in zip((output, *found), (right, *expected), strict=True):
+            self.verify(f"sequence {tuple(x.shape)} {x.dtype}", "opwright", got, want, most)
 
     # --- memory -----------------------------------------------------------------------------------------------
 
@@ -193,8 +219,7 @@ class Bench:
 
                     used = self.peak(call)
                     print(f"  {name:20s} {used / 2**20:10.1f} MiB", flush=True)
-                    case = f"peak memory f+b, T{steps} B{batch} {size} {str(dtype)[6:]}"
-                    self.rows.append({"case": case, "variant": name, "bytes": used, "device": self.device})
+                    self.keep(f"peak memory f+b, T{steps} B{batch} {size} {str(dtype)[6:]}", name, bytes=used)
 
     # --- numerics ---------------------------------------------------------------------------------------------
 
@@ -219,8 +244,7 @@ class Bench:
             print(f"\nerror against float64, T{steps} B{batch} {size} {str(dtype)[6:]}")
             for name, error in found.items():
                 print(f"  {name:16s} {error:.2e}   {error / found['loop']:.2f} of the loop's")
-                row = {"case": f"error at T{steps} {str(dtype)[6:]}", "variant": name, "error": error}
-                self.rows.append(row | {"device": self.device})
+                self.keep(f"error at T{steps} {str(dtype)[6:]}", name, error=error)
 
 
 def _captured(call: Callable[[], Any]) -> Callable[[], Any]:
@@ -254,7 +278,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--only", action="append", choices=("cell", "sequence", "memory", "numerics"))
     options = parser.parse_args()
-    bench = Bench(options.device, options.rounds)
+    bench = Bench(options.device, options.rounds, options.json)
     chosen = options.only or ["cell", "sequence", "memory", "numerics"]
     gpu = options.device == "cuda"
     shapes = [(512, 64, 1024), (256, 32, 512)] if gpu else [(128, 16, 128), (128, 32, 512)]
@@ -267,10 +291,6 @@ def main() -> None:
         bench.memory(shapes, dtypes)
     if "numerics" in chosen:
         bench.numerics()
-    if options.json:
-        machine = torch.cuda.get_device_name() if gpu else f"{platform.machine()}, {torch.get_num_threads()} threads"
-        about = {"machine": machine, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
-        options.json.write_text(json.dumps(about | {"rows": bench.rows}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ pytestmark = needs_gpu
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 5e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}
 
 
-def run(op: Any, args: list[Any], kwargs: dict[str, Any]) -> list[Tensor]:
-    """Results, and gradients of all of them at once."""
+def run(op: Any, args: list[Any], kwargs: dict[str, Any], rounded: torch.dtype) -> list[Tensor]:
+    """Results, and gradients of all of them at once; what comes in is of the dtype's numbers."""
     given = [a.requires_grad_() if isinstance(a, Tensor) else a for a in args]
     outs = [o for o in op(*given, **kwargs) if o is not None]
     generator = torch.Generator().manual_seed(3)
-    grads = [torch.randn(o.shape, generator=generator).to(o) for o in outs]
+    grads = [torch.randn(o.shape, generator=generator).to(rounded).to(o) for o in outs]
     leaves = [a for a in given if isinstance(a, Tensor)]
     found = torch.autograd.grad(outs, leaves, grads, allow_unused=True)
     return [*outs, *(torch.zeros_like(t) if g is None else g for g, t in zip(found, leaves, strict=True))]
@@ -31,13 +31,14 @@ def compare(op: Any, sample: ow.Sample, dtype: torch.dtype) -> None:
         if not isinstance(value, Tensor):
             return value
         moved = value.detach().to(device)
-        return moved.to(dtype) if moved.is_floating_point() else moved
+        return moved.to(rounded).to(dtype) if moved.is_floating_point() else moved
 
+    rounded = dtype
     lists = [[place(a, d, where) for a in sample.args] for d, where in ((dtype, "cuda"), (torch.float64, "cpu"))]
     kwargs = [{k: place(v, torch.float64, where) for k, v in sample.kwargs.items()} for where in ("cuda", "cpu")]
     assert op.choose(op.signature.bind(tuple(lists[0]), kwargs[0]))[0] is not None
     for i, (got, want) in enumerate(
-        zip(run(op, lists[0], kwargs[0]), run(op.reference, lists[1], kwargs[1]), strict=True)
+        zip(run(op, lists[0], kwargs[0], dtype), run(op.reference, lists[1], kwargs[1], dtype), strict=True)
     ):
         assert (got.dtype, got.is_cuda, got.shape) == (dtype, True, want.shape)
         size = 1 + (want.abs().max().item() if want.numel() else 0.0)

@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(block) forward_step(Step<T, C> q) {
     const auto pre = q.pre_activations(gates, b, j);
     const auto z = lltm::activate(pre.i, pre.o, pre.g);
     const C c = q.c[n] + z.g * z.i;
-    const T h = static_cast<T>(tanh(c) * z.o);
+    const T h = static_cast<T>(lltm::tanh_of(c) * z.o);
     q.c[n] = c;
     q.h[n] = h;
     q.output[row * H + j] = h;

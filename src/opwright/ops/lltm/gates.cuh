@@ -11,15 +11,20 @@ struct Gates {
     C i, o, g;
 };
 
+__device__ __forceinline__ float expm1_of(float x) { return ::expm1f(x); }
+__device__ __forceinline__ double expm1_of(double x) { return ::expm1(x); }
+__device__ __forceinline__ float tanh_of(float x) { return ::tanhf(x); }
+__device__ __forceinline__ double tanh_of(double x) { return ::tanh(x); }
+
 template <class C>
 __device__ __forceinline__ Gates<C> activate(C i, C o, C g) {
-    return {simd::sigmoid(i), simd::sigmoid(o), g > C(0) ? g : expm1(g)};
+    return {simd::sigmoid(i), simd::sigmoid(o), g > C(0) ? g : expm1_of(g)};
 }
 
 // From the gradients of h and c after the step to those of the pre-activations and of c before it.
 template <class C>
 __device__ __forceinline__ Gates<C> gradients(const Gates<C>& z, C c, C d_h, C& d_c) {
-    const C t = tanh(c);
+    const C t = tanh_of(c);
     d_c += d_h * z.o * (C(1) - t * t);
     return {d_c * z.g * z.i * (C(1) - z.i), d_h * t * z.o * (C(1) - z.o),
             d_c * z.i * (z.g > C(0) ? C(1) : z.g + C(1))};

@@ -55,7 +55,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x, const Tensor& weight
         const auto a = lltm::activate(pre[0], pre[1], pre[2]);
         const C state = from[n] + a.g * a.i;
         to_c.put(n, state);
-        to_h.put(n, tanh(state) * a.o);
+        to_h.put(n, lltm::tanh_of(state) * a.o);
         own[0] = static_cast<T>(a.i);
         own[H] = static_cast<T>(a.o);
         own[2 * H] = static_cast<T>(a.g);
