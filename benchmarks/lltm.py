@@ -72,7 +72,9 @@ class Bench:
         self.device, self.rounds, self.file = device, rounds, file
         self.rows: list[dict[str, Any]] = []
         gpu = device == "cuda"
-        self.machine = torch.cuda.get_device_name() if gpu else f"{platform.machine()}, {torch.get_num_threads()} threads"
+        self.machine = (
+            torch.cuda.get_device_name() if gpu else f"{platform.machine()}, {torch.get_num_threads()} threads"
+        )
         self.sync = torch.cuda.synchronize if device == "cuda" else lambda: None
 
     def show(self, case: str, calls: Calls) -> None:
@@ -130,7 +132,10 @@ class Bench:
                 for got, right in zip(call(function), expected, strict=True):
                     self.verify(f"cell f+b, {batch}x{inputs}->{hidden}", name, got, right, 1e-5)
             calls: Calls = {n: lambda f=f, call=call: call(f) for n, f in functions.items()}  # type: ignore[misc]
-            rows, gates = torch.rand(batch, hidden + inputs, device=self.device), torch.rand(batch, 3 * hidden).to(weight)
+            rows, gates = (
+                torch.rand(batch, hidden + inputs, device=self.device),
+                torch.rand(batch, 3 * hidden).to(weight),
+            )
             plain = weight.detach()
             calls["three products"] = lambda r=rows, g=gates, w=plain: (r @ w.t(), g @ w, g.t() @ r)  # type: ignore[misc]
             if self.device == "cuda":
@@ -240,7 +245,9 @@ class Bench:
                     h = (torch.tanh(c) * torch.sigmoid(o)).to(dtype)
                     outputs.append(h)
             loop = torch.stack(outputs).double()
-            found = {n: (v - exact).norm().item() / exact.norm().item() for n, v in (("opwright", ours), ("loop", loop))}
+            found = {
+                n: (v - exact).norm().item() / exact.norm().item() for n, v in (("opwright", ours), ("loop", loop))
+            }
             print(f"\nerror against float64, T{steps} B{batch} {size} {str(dtype)[6:]}")
             for name, error in found.items():
                 print(f"  {name:16s} {error:.2e}   {error / found['loop']:.2f} of the loop's")

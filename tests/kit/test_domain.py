@@ -162,5 +162,7 @@ def test_sizes_may_be_multiples_and_sums() -> None:
     domain = ow.Domain(sizes="x[b, i] h[b, k] weight[3*k, k+i]")
     x, h = torch.ones(2, 4), torch.ones(2, 3)
     assert domain.refuses({"x": x, "weight": torch.ones(9, 7), "h": h}) is None
-    assert "does not fit weight[3*k, k+i] with k = 3" in str(domain.refuses({"x": x, "h": h, "weight": torch.ones(8, 7)}))
+    assert "does not fit weight[3*k, k+i] with i = 4, k = 3" in str(
+        domain.refuses({"x": x, "h": h, "weight": torch.ones(8, 7)})
+    )
     assert "asks for k+i with k = 3, i = 4" in str(domain.refuses({"x": x, "h": h, "weight": torch.ones(9, 8)}))

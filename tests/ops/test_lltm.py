@@ -27,7 +27,9 @@ def run(op: Any, args: list[Any], dtype: torch.dtype, **kwargs: Any) -> list[Ten
 
 
 def errors(got: list[Tensor], exact: list[Tensor]) -> float:
-    return max((g.double() - e).abs().max().item() / (1 + e.abs().max().item()) for g, e in zip(got, exact, strict=True))
+    return max(
+        (g.double() - e).abs().max().item() / (1 + e.abs().max().item()) for g, e in zip(got, exact, strict=True)
+    )
 
 
 @pytest.mark.parametrize("hidden", [1, 7, 16, 33, 333])
@@ -44,7 +46,7 @@ def test_shapes_that_nobody_tuned_for_are_right(batch: int, hidden: int) -> None
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_types_round_less_than_a_loop_over_many_steps(dtype: torch.dtype) -> None:
-    steps, batch, hidden = 1024, 2, 16
+    steps, batch, hidden = 256, 2, 16
     torch.manual_seed(0)
     x = torch.randn(steps, batch, hidden).to(dtype)
     layer = weights(hidden, hidden, dtype)

@@ -113,7 +113,9 @@ class Domain:
             first, _, second = d.partition("+")
             if first not in bound or second not in bound or bound[first] + bound[second] != size:
                 using = ", ".join(f"{n} = {bound[n]}" for n in (first, second) if n in bound)
-                return f"{name} has size {size} where {name}[{', '.join(dims)}] asks for {d}" + f" with {using}" * bool(using)
+                return f"{name} has size {size} where {name}[{', '.join(dims)}] asks for {d}" + f" with {using}" * bool(
+                    using
+                )
         return None
 
 

@@ -36,17 +36,17 @@ struct Step {
     bool keep_gates;
     T* kept_c;  // or null
     int64_t kept_c_width;
-    const T* recurrent;  // [batch, 3 · hidden], from h; null for zeros
+    const T* recurrent;          // [batch, 3 · hidden], from h; null for zeros
     const T *bias_ih, *bias_hh;  // or null
-    T* h;  // [batch, hidden]
+    T* h;                        // [batch, hidden]
     C* c;
-    T* output;  // [steps · batch, hidden]
+    T* output;           // [steps · batch, hidden]
     Either<T, C> cells;  // or null
 
-    const T* grad_output;  // or null
+    const T* grad_output;     // or null
     Either<T, C> grad_cells;  // or null
-    const T* grad_h_n;  // or null
-    const T* grad_h;    // [batch, hidden], from the step after; null for zeros
+    const T* grad_h_n;        // or null
+    const T* grad_h;          // [batch, hidden], from the step after; null for zeros
     C* grad_c;
     T* grad_gates;   // [steps · batch, 3 · hidden]
     T* grad_recent;  // [batch, 3 · hidden], this step's
@@ -265,9 +265,11 @@ Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const 
           "lltm_backward: tape must be what lltm_saving returned, got ", shape(tape_any));
     const DType type = layer.type();
     const Tensor output = contiguous(output_any), tape = contiguous(tape_any);
-    const Tensor d_output = Layer::whole(grad_output), d_h_n = Layer::whole(grad_h_n), d_cells = Layer::whole(grad_cells);
+    const Tensor d_output = Layer::whole(grad_output), d_h_n = Layer::whole(grad_h_n),
+                 d_cells = Layer::whole(grad_cells);
     const Tensor grad_gates = empty({N, 3 * H}, type), recent = empty({B, 3 * H}, type), d_h = empty({B, H}, type);
-    const Tensor h = recompute ? empty({B, H}, type) : Tensor(), recurrent = recompute ? empty({B, 3 * H}, type) : Tensor();
+    const Tensor h = recompute ? empty({B, H}, type) : Tensor(),
+                 recurrent = recompute ? empty({B, 3 * H}, type) : Tensor();
     const Tensor d_c = layer.template numbers<T, C>(Layer::whole(grad_c_n)), weights = transposed(layer.weight_hh);
     if (recompute) layer.project(grad_gates);
     if (layer.lengths.defined() && !recompute) clear(grad_gates);
@@ -352,8 +354,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_saving_cuda(
     bool reverse, bool all_cells, bool recompute) {
     const Layer layer(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse);
     Tensor tape;
-    const auto out = dispatch(
-        floating, dtype(x), [&](auto zero) { return forward<decltype(zero)>(layer, all_cells, recompute, &tape); });
+    const auto out = dispatch(floating, dtype(x),
+                              [&](auto zero) { return forward<decltype(zero)>(layer, all_cells, recompute, &tape); });
     return std::tuple_cat(out, std::tuple(tape));
 }
 

@@ -26,8 +26,7 @@ template <class C>
 __device__ __forceinline__ Gates<C> gradients(const Gates<C>& z, C c, C d_h, C& d_c) {
     const C t = tanh_of(c);
     d_c += d_h * z.o * (C(1) - t * t);
-    return {d_c * z.g * z.i * (C(1) - z.i), d_h * t * z.o * (C(1) - z.o),
-            d_c * z.i * (z.g > C(0) ? C(1) : z.g + C(1))};
+    return {d_c * z.g * z.i * (C(1) - z.i), d_h * t * z.o * (C(1) - z.o), d_c * z.i * (z.g > C(0) ? C(1) : z.g + C(1))};
 }
 
 // A tensor whose elements are T's or, where the state is kept wider, C's; null for none.

@@ -135,7 +135,7 @@ class _Steps:
         c_0: Tensor | None,
         lengths: Tensor | None,
         reverse: bool,
-        ) -> None:
+    ) -> None:
         self.check(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths)
         self.xs = x
         self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh = weight_ih, weight_hh, bias_ih, bias_hh
@@ -154,7 +154,7 @@ class _Steps:
         h_0: Tensor | None,
         c_0: Tensor | None,
         lengths: Tensor | None,
-        ) -> None:
+    ) -> None:
         ow.require(x.is_floating_point(), "x must be a floating-point tensor, got {x.dtype}", NotImplementedError)
         ow.require(
             weight_hh.dim() == 2 and weight_hh.shape[0] == 3 * weight_hh.shape[1],
@@ -292,7 +292,11 @@ def _(make: ow.Maker) -> Iterator[Any]:
     x, ih, hh, bias, state = make(3, 2, 4), make(9, 4), make(9, 3), make(9), make(2, 3)
     yield ValueError, "lltm: weight_hh must have shape [3·hidden, hidden], got (8, 3)", (x, ih, make(8, 3))
     yield ValueError, "lltm: weight_ih must have the 9 rows of weight_hh, got (6, 4)", (x, make(6, 4), hh)
-    yield ValueError, "lltm: x must have 3 dimensions, the last of size 4 to fit weight_ih, got (3, 4)", (x[:, 0], ih, hh)
+    yield (
+        ValueError,
+        "lltm: x must have 3 dimensions, the last of size 4 to fit weight_ih, got (3, 4)",
+        (x[:, 0], ih, hh),
+    )
     yield ValueError, "lltm: bias_hh must have shape (9,)", (x, ih, hh, bias, make(3))
     yield ValueError, "lltm: h_0 must have shape (2, 3)", (x, ih, hh, bias, bias, make(3, 3), state)
     yield ValueError, "lltm: lengths must have shape (2,) and dtype int64", (x, ih, hh, {"lengths": make(2)})

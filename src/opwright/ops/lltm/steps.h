@@ -27,13 +27,13 @@ struct Steps {
     const C* h_0;        // [batch, hidden] in the order of the batch, or null for zeros
     C* c;                // [batch, padded] in the sorted order: the state on the way forward, its gradient back
 
-    C* panel;            // the packed weights
+    C* panel;  // the packed weights
     C* backward_panel;
-    C* scratch;          // [2, batch, hidden], where elements are not numbers: h of the last step and of this one
-    C* zeros;            // [3 · hidden]
-    C* own;              // room for each thread
+    C* scratch;  // [2, batch, hidden], where elements are not numbers: h of the last step and of this one
+    C* zeros;    // [3 · hidden]
+    C* own;      // room for each thread
     int64_t own_size;
-    int64_t padded;      // hidden, rounded up to whole vectors
+    int64_t padded;  // hidden, rounded up to whole vectors
 
     // Forward: pre-activations from the input come in, gates go out where they are kept.
     char* gates;
@@ -70,7 +70,8 @@ struct Steps {
     }
 };
 
-// The tiles for the processor at hand, compiled in float.cpp and double.cpp: functions for as many rows as fit its registers, for 4, and for one.
+// The tiles for the processor at hand, compiled in float.cpp and double.cpp: functions for as many rows as fit its
+// registers, for 4, and for one.
 template <class C>
 struct Tiles {
     using Function = void (*)(const Steps<C>*, int64_t step, int64_t first, int64_t end, int64_t unit, C* own);

@@ -43,8 +43,8 @@ void store(const Bytes& x, int64_t at, int64_t n, const C* room) {
 template <class C>
 struct Forward {
     // x, h and b hold the parts of three gates: from the input, from h, and the bias.
-    static OPWRIGHT_INLINE void run(const C* const* x, const C* const* h, const C* const* b, const C* c, C* const* gates,
-                                    C* next, C* out, int64_t n) {
+    static OPWRIGHT_INLINE void run(const C* const* x, const C* const* h, const C* const* b, const C* c,
+                                    C* const* gates, C* next, C* out, int64_t n) {
         const C *xi = x[0], *xo = x[1], *xg = x[2], *hi = h[0], *ho = h[1], *hg = h[2], *bi = b[0], *bo = b[1];
         const C* bg = b[2];
         C *i = gates[0], *o = gates[1], *g = gates[2];
@@ -173,11 +173,12 @@ Gradients backward(const OptionalTensor& grad_h, const OptionalTensor& grad_c, c
     const int64_t batch = x.size(0), H = h.size(1), I = x.size(1);
     const Tensor d = empty({batch, 3 * H}, dtype(x)), dc = empty({batch, H}, dtype(c));
     const Tensor kept = contiguous(gates), before = contiguous(c);
-    const Tensor gh = given(grad_h) ? contiguous(*grad_h) : Tensor(), gc = given(grad_c) ? contiguous(*grad_c) : Tensor();
+    const Tensor gh = given(grad_h) ? contiguous(*grad_h) : Tensor(),
+                 gc = given(grad_c) ? contiguous(*grad_c) : Tensor();
     const Bytes z(kept, C()), old(before, C()), to_gates(d, C()), to_c(dc, C());
     const Bytes from_h = gh.defined() ? Bytes(gh, C()) : Bytes(), from_c = gc.defined() ? Bytes(gc, C()) : Bytes();
-    const auto loop =
-        detail::best<Backward<C>, const C*, const C*, const C*, const C*, const C*, const C*, C*, C*, C*, C*, int64_t>();
+    const auto loop = detail::best<Backward<C>, const C*, const C*, const C*, const C*, const C*, const C*, C*, C*, C*,
+                                   C*, int64_t>();
     parallel(0, batch, grain / (16 * H + 1) + 1, [&](int64_t begin, int64_t end) {
         alignas(64) C room[11][block];
         std::fill_n(room[10], block, C(0));
@@ -196,12 +197,13 @@ Gradients backward(const OptionalTensor& grad_h, const OptionalTensor& grad_c, c
     });
     Gradients out;
     auto& [d_x, d_weight, d_bias, d_h, d_state] = out;
-    if (wants(wanted, 2) && given(bias)) d_bias = is_small(x, h) && to_gates.convert.widen == nullptr
-                                                      ? small_sum<C>(d) : sum_of_rows(d);
+    if (wants(wanted, 2) && given(bias))
+        d_bias = is_small(x, h) && to_gates.convert.widen == nullptr ? small_sum<C>(d) : sum_of_rows(d);
     if (is_small(x, h)) {
         if (wants(wanted, 1)) d_weight = product(transposed(d), joined(x, h));
         if (wants(wanted, 0) || wants(wanted, 3)) {
-            const Tensor both = product(d, weight), left = empty({batch, H}, dtype(x)), right = empty({batch, I}, dtype(x));
+            const Tensor both = product(d, weight), left = empty({batch, H}, dtype(x)),
+                         right = empty({batch, I}, dtype(x));
             copy_rows(both, left, right, true);
             if (wants(wanted, 0)) d_x = right;
             if (wants(wanted, 3)) d_h = as(left, h);

@@ -78,7 +78,8 @@ template <class T, class C>
 __global__ void __launch_bounds__(across* down) backward_gates(Back<T, C> q) {
     const int64_t H = q.hidden, j = blockIdx.x * int64_t(across) + threadIdx.x;
     C sum[3] = {};
-    for (int64_t row = blockIdx.y * int64_t(down) + threadIdx.y; j < H && row < q.batch; row += gridDim.y * int64_t(down)) {
+    for (int64_t row = blockIdx.y * int64_t(down) + threadIdx.y; j < H && row < q.batch;
+         row += gridDim.y * int64_t(down)) {
         const int64_t n = row * H + j;
         const T* z = q.gates + row * 3 * H + j;
         const lltm::Gates<C> a{static_cast<C>(z[0]), static_cast<C>(z[H]), static_cast<C>(z[2 * H])};

@@ -110,12 +110,16 @@ def _(make: ow.Maker) -> Iterator[Any]:
 @lltm_cell.rejects
 def _(make: ow.Maker) -> Iterator[Any]:
     x, weight, bias, h = make(5, 4), make(9, 7), make(9), make(5, 3)
-    yield ValueError, "lltm_cell: weight must have shape [3·hidden, hidden + inputs], got (8, 7)", (
-        x,
-        make(8, 7),
-        bias,
-        h,
-        h,
+    yield (
+        ValueError,
+        "lltm_cell: weight must have shape [3·hidden, hidden + inputs], got (8, 7)",
+        (
+            x,
+            make(8, 7),
+            bias,
+            h,
+            h,
+        ),
     )
     yield ValueError, "lltm_cell: x must have shape [batch, 4] to fit weight, got (5, 3)", (h, weight, bias, h, h)
     yield ValueError, "lltm_cell: h must have shape (5, 3), got (4, 3)", (x, weight, bias, make(4, 3), h)
