@@ -145,7 +145,7 @@ def test_cell_and_layer_agree_and_the_cell_takes_one_row() -> None:
     state = None
     for t in range(5):
         state = cell(x[t], state)
-    output, (h_n, c_n) = layer(x)
+    _, (h_n, c_n) = layer(x)
     torch.testing.assert_close(state, (h_n[0], c_n[0]))
     torch.testing.assert_close(cell(x[0, 0]), tuple(s[0] for s in cell(x[0])))
     assert repr(ow.nn.LLTMCell(3, 4, bias=False)) == "LLTMCell(3, 4, bias=False)"
@@ -172,7 +172,7 @@ def test_wrong_input_is_refused_in_words(call: Any, message: str) -> None:
 def test_wrong_sizes_are_refused_in_words() -> None:
     with pytest.raises(ValueError, match="LLTM: num_layers must be a positive integer, got 0"):
         ow.nn.LLTM(3, 4, num_layers=0)
-    with pytest.raises(ValueError, match="LLTMCell: hidden_size must be a positive integer, got 2.5"):
+    with pytest.raises(ValueError, match=r"LLTMCell: hidden_size must be a positive integer, got 2\.5"):
         ow.nn.LLTMCell(3, 2.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"LLTMCell: input must have shape \[batch, 3\]"):
         ow.nn.LLTMCell(3, 2)(torch.ones(2, 2))

@@ -133,7 +133,7 @@ def test_nan_in_the_weights_is_where_the_reference_has_it() -> None:
 def test_mixed_dtypes_get_the_references_own_error() -> None:
     x, layer = torch.randn(2, 3, 4), weights(4, 5, torch.float32)
     for op in (ow.lltm, ow.lltm.reference):
-        with pytest.raises(RuntimeError, match="same dtype|expected.*same|must match"):
+        with pytest.raises(RuntimeError, match=r"same dtype|expected.*same|must match"):
             op(x, layer[0].double(), *layer[1:])
     with pytest.raises(NotImplementedError, match="lltm: x must be a floating-point tensor, got int64"):
         ow.lltm(x.long(), *layer)

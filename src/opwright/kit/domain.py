@@ -73,9 +73,8 @@ class Domain:
                     return f"{name} is {spell(t.dtype)}, the kernel takes {_list(self.types[name])}"
             elif self.dtypes and t.dtype not in self.dtypes:
                 return f"{name} is {spell(t.dtype)}, the kernel takes {_list(self.dtypes)}"
-            elif not self.mixed and plain is not None and t.dtype != plain[1].dtype:
-                if name not in self.wide or t.dtype != torch.float32 or plain[1].dtype not in HALVES:
-                    return f"{name} is {spell(t.dtype)} and {plain[0]} is {spell(plain[1].dtype)}"
+            elif not self.mixed and plain is not None and not self._shares(name, t.dtype, plain[1].dtype):
+                return f"{name} is {spell(t.dtype)} and {plain[0]} is {spell(plain[1].dtype)}"
             if t.device != named[0][1].device:
                 return f"{name} is on {t.device} and {named[0][0]} on {named[0][1].device}"
             if t.layout != torch.strided:
@@ -89,6 +88,9 @@ class Domain:
         if self.broadcast and not broadcastable(*(t for _, t in named)):
             return "the tensors do not broadcast together"
         return self._sizes_refuse(arguments)
+
+    def _shares(self, name: str, dtype: torch.dtype, others: torch.dtype) -> bool:
+        return dtype == others or (name in self.wide and dtype == torch.float32 and others in HALVES)
 
     def _sizes_refuse(self, arguments: Mapping[str, Any]) -> str | None:
         bound: dict[str, int] = {}

@@ -70,8 +70,8 @@ class LLTMCell(nn.Module):
 
 
 class LLTM(nn.Module):
-    """LLTM over sequences, in place of torch.nn.LSTM: its arguments, its inputs and outputs, its parameters' names, with
-    3 rows of weights a hidden unit for LSTM's 4 and no proj_size.
+    """LLTM over sequences, in place of torch.nn.LSTM: its arguments, inputs and outputs, and the names of its
+    parameters, which have 3 rows a hidden unit for LSTM's 4; there is no proj_size.
 
     `forward(input, hx, lengths=…, cells=…)` takes besides, for a padded batch, how many steps each sequence has (a
     tensor or a list), and returns on request the cell states of all steps of the last layer, as a third result.
@@ -241,7 +241,7 @@ class LLTM(nn.Module):
             raise ValueError(f"LLTM: lengths must be {steps.shape[1]} integers, one a sequence, got {lengths}")
         # On a GPU reading them would wait for it; there a length beyond the steps counts as all of them.
         known = each.device.type == "cpu" and not torch.compiler.is_compiling() and each.numel() > 0
-        if known and not (0 <= int(each.min()) and int(each.max()) <= steps.shape[0]):
+        if known and (int(each.min()) < 0 or int(each.max()) > steps.shape[0]):
             raise ValueError(f"LLTM: lengths must lie between 0 and the {steps.shape[0]} steps of input, got {lengths}")
         return each.to(steps.device, torch.int64)
 

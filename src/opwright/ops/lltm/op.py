@@ -171,9 +171,9 @@ class _Steps:
             "x must have 3 dimensions, the last of size {inputs} to fit weight_ih, got {x.shape}",
         )
         batch = x.shape[1]
-        for name, bias in (("bias_ih", bias_ih), ("bias_hh", bias_hh)):
+        for name, bias in (("bias_ih", bias_ih), ("bias_hh", bias_hh)):  # noqa: B007  the message says it
             ow.require(bias is None or bias.shape == (rows,), "{name} must have shape ({rows},)")
-        for name, state in (("h_0", h_0), ("c_0", c_0)):
+        for name, state in (("h_0", h_0), ("c_0", c_0)):  # noqa: B007  the message says it
             ow.require(state is None or state.shape == (batch, hidden), "{name} must have shape ({batch}, {hidden})")
         ow.require(
             lengths is None or (lengths.shape == (batch,) and lengths.dtype == torch.int64),
