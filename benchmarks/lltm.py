@@ -104,7 +104,8 @@ class Bench:
 
     def uniform(self, *shape: int, hidden: int, dtype: torch.dtype = torch.float32) -> Tensor:
         drawn = (torch.rand(shape, dtype=torch.float64) * 2 - 1) / hidden**0.5
-        return drawn.to(self.device, dtype)
+        placed: Tensor = drawn.to(self.device, dtype)
+        return placed
 
     # --- the cell ---------------------------------------------------------------------------------------------
 

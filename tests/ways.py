@@ -198,7 +198,7 @@ def declared_autocast(f: Function, g: Function, given: list[Tensor]) -> None:
             if a is not None:
                 assert a.dtype == b.dtype, f"{what}: result {i} is {a.dtype}, expected {b.dtype}"
                 size = max(1.0, b.double().abs().max().item() if b.numel() else 0.0)
-                torch.testing.assert_close(a, b, rtol=0, atol=2**-5 * size, msg=lambda m, i=i: f"{what}: {i}: {m}")
+                torch.testing.assert_close(a, b, rtol=0, atol=2**-5 * size, msg=f"{what}: result {i} is off")
 
     with torch.autocast(given[0].device.type, dtype=torch.bfloat16):
         near(f(*given), g(*given), "autocast")

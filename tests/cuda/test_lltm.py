@@ -86,7 +86,7 @@ def test_packed_and_bidirectional_layers_match_the_cpu() -> None:
     lengths = torch.tensor([3, 6, 1, 4])
     packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
     expected, (h, c) = layer(packed)
-    got, (h_n, c_n) = layer.cuda()(packed.to("cuda"))
+    got, (h_n, c_n) = layer.cuda()(packed.cuda())
     for a, b in ((got.data, expected.data), (h_n, h), (c_n, c)):
         torch.testing.assert_close(a.cpu(), b, rtol=1e-4, atol=1e-5)
 

@@ -139,8 +139,9 @@ def test_dropout_is_between_layers_and_only_in_training() -> None:
 def test_cell_and_layer_agree_and_the_cell_takes_one_row() -> None:
     cell, layer = ow.nn.LLTMCell(3, 4), ow.nn.LLTM(3, 4)
     with torch.no_grad():
-        cell.weight.copy_(torch.cat((layer.weight_hh_l0, layer.weight_ih_l0), 1))
-        cell.bias.copy_(layer.bias_ih_l0 + layer.bias_hh_l0)  # type: ignore[union-attr]
+        weight_ih, weight_hh, bias_ih, bias_hh = layer.all_weights[0]
+        cell.weight.copy_(torch.cat((weight_hh, weight_ih), 1))
+        cell.bias.copy_(bias_ih + bias_hh)  # type: ignore[union-attr]
     x = torch.randn(5, 2, 3)
     state = None
     for t in range(5):

@@ -119,7 +119,10 @@ class LLTM(nn.Module):
         for layer in range(num_layers):
             inputs = input_size if layer == 0 else directions * hidden_size
             for direction in range(directions):
-                shapes = {"weight_ih": (3 * hidden_size, inputs), "weight_hh": (3 * hidden_size, hidden_size)}
+                shapes: dict[str, tuple[int, ...]] = {
+                    "weight_ih": (3 * hidden_size, inputs),
+                    "weight_hh": (3 * hidden_size, hidden_size),
+                }
                 if bias:
                     shapes |= {"bias_ih": (3 * hidden_size,), "bias_hh": (3 * hidden_size,)}
                 for name, shape in shapes.items():
@@ -199,12 +202,10 @@ class LLTM(nn.Module):
             last = layer == self.num_layers - 1
             for d in range(directions):
                 h_0, c_0 = (None, None) if first is None else (s[layer * directions + d] for s in first)
-                weights = self._weights(layer, d)
-                biases = weights[2:] if self.bias else (None, None)
-                output, h, c, states_d = lltm(
+                weights: list[nn.Parameter | None] = [*self._weights(layer, d), None, None]
+                output, h, c, states_d = lltm(  # type: ignore[misc]
                     x,
-                    *weights[:2],
-                    *biases,
+                    *weights[:4],  # type: ignore[arg-type]
                     h_0,
                     c_0,
                     lengths=lengths,

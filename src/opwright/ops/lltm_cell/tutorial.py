@@ -14,7 +14,7 @@ from opwright.ops.lltm_cell.op import SIZES, State, lltm_cell
 @ow.op
 def lltm_cell_tensors(x: Tensor, weight: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> State:
     """lltm_cell in C++ on tensors."""
-    return lltm_cell.reference(x, weight, bias, h, c)
+    return State(*lltm_cell.reference(x, weight, bias, h, c))
 
 
 @lltm_cell_tensors.saving("i", "o", "g", "joined")
