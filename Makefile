@@ -5,7 +5,7 @@ RUN    := $(VENV)/bin/python
 CXX_SOURCES := $(shell find src tests examples \( -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) -not -path '*/template/*')
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal
 
-.PHONY: setup demo bench bench-cuda test test-all test-cuda soak lint format docs clean
+.PHONY: setup demo bench bench-cuda figures test test-all test-cuda soak lint format docs clean
 
 setup: $(VENV)/ready
 
@@ -18,13 +18,16 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 demo: setup
 	$(RUN) examples/demo.py
-	$(RUN) benchmarks/see_through.py --seconds 0.3
 
 bench: setup
+	$(RUN) -m opwright bench --renew-limits
 	$(RUN) benchmarks/see_through.py --json benchmarks/results/see_through.json
 	$(RUN) benchmarks/build.py --json benchmarks/results/build.json
 	$(RUN) benchmarks/calls.py --sweep --json benchmarks/results/calls.json
 	$(RUN) benchmarks/autograd.py --json benchmarks/results/autograd.json
+
+figures: setup
+	$(RUN) benchmarks/figures.py
 
 lint: setup
 	$(RUN) -m ruff check .

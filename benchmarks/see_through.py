@@ -8,11 +8,8 @@ Each pair is timed in turns within one run, so that a noisy machine hurts both a
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +19,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
+from opwright.kit.bench import machine
 
 SIZES = {"small": 16, "large": 1 << 20}
 
@@ -110,15 +108,8 @@ def measure(seconds: float) -> list[dict[str, Any]]:
 
 def heading() -> dict[str, Any]:
     """What a stored result begins with: where, with what and when it was measured."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    found = [line.partition(":")[2].strip() for line in lines if "model name" in line]
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return {
-        "machine": {"cpu": found[0] if found else platform.processor(), "cores": torch.get_num_threads()},
-        "versions": {"opwright": ow.__version__, "torch": torch.__version__, "python": platform.python_version()},
-        "commit": commit.stdout.strip(),
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-    }
+    when = {"versions": machine.versions(), "commit": machine.commit(), "date": machine.today()}
+    return {"machine": machine.machine(), **when}
 
 
 def main() -> None:

@@ -1,61 +1,84 @@
-"""Shows every operator at work: what it is, that it is right, and what it costs over the plain function."""
+"""Checks and measures every operator, one float32 case each, and writes the report.
+
+python examples/demo.py [--out build/report.html]
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import time
+from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 import opwright as ow
+from opwright.cli.measuring import measurable, measure
 from opwright.kit import register
+from opwright.kit.bench.report import write_report
+from opwright.kit.bench.report.verdicts import results_of
+from opwright.kit.bench.results import Results
+from opwright.kit.bench.run import Asked
+from opwright.kit.bench.units import spell_share
 
 
-def agrees(op: ow.Op[..., Any]) -> tuple[int, float]:
-    """How many samples were compared with the reference in float64, and the largest error seen."""
-    count, worst = 0, 0.0
-    for sample, exact in zip(
-        op.draw_samples(ow.Maker(torch.float32)), op.draw_samples(ow.Maker(torch.float64)), strict=True
-    ):
-        got = op(*sample.args, **sample.kwargs).double()
-        expected = op.reference(*exact.args, **exact.kwargs)
-        count += 1
-        if got.numel():
-            worst = max(worst, ((got - expected).abs() / (1 + expected.abs())).max().item())
-    return count, worst
-
-
-def differentiates(op: ow.Op[..., Any]) -> bool:
-    for sample in op.draw_samples(ow.Maker(torch.float64)):
-        tensors = [a.requires_grad_() for a in sample.args if isinstance(a, torch.Tensor)]
-        rest = sample.args[len(tensors) :]
-
-        def call(*given: torch.Tensor, rest: Any = rest, kwargs: Any = sample.kwargs) -> Any:
-            return op(*given, *rest, **kwargs)
-
-        if not (torch.autograd.gradcheck(call, tensors) and torch.autograd.gradgradcheck(call, tensors)):
-            return False
-    return True
+def checked(operators: list[ow.Op[..., Any]], console: Console) -> dict[str, Any] | None:
+    """What the check says, where this opwright has one."""
+    check = getattr(ow, "check", None)
+    if check is None:
+        return None
+    found: dict[str, Any] = {}
+    for op in operators:
+        with console.status(f"checking {op.name} …"):
+            said = check(op).to_json()
+        found = {**said, "results": [*found.get("results", ()), *said["results"]]}
+    return found
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("build") / "report.html")
+    parser.add_argument("--seconds", type=float, default=0.5, help="for each pass of a case")
+    options = parser.parse_args()
     console = Console()
-    operators = [op for op in register.operators() if op.parent is None and op.has_rung]
-    table = Table("operator", "is", "samples", "largest error in float32", "first and second derivatives")
-    for op in track(operators, description="checking", console=console, transient=True):
-        count, worst = agrees(op)
-        right = "right" if differentiates(op) else "[red]WRONG[/]"
-        table.add_row(op.name, (op.__doc__ or "").strip().partition("\n")[0], str(count), f"{worst:.1e}", right)
-    console.print(table)
-    x = torch.rand(3, requires_grad=True)
-    console.print(f"\nWhat a call runs, from ow.explain:\n\n{ow.explain(ow.axpby, x, x, a=2)}", highlight=False)
+    start = time.perf_counter()
+    operators = measurable(None)
+    verdicts = checked(operators, console)
+    results = Results.here()
+    folder: Path = options.out.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    asked = Asked(operators, families=1, seconds=options.seconds, compile_sizes=False)
+    measure(asked, results, folder / "demo.json")
+    if verdicts is not None:
+        (folder / "check.json").write_text(json.dumps(verdicts, indent=1) + "\n", encoding="utf-8")
+    write_report(options.out, [results], {op.name: op for op in register.operators() if op.parent is None}, verdicts)
+    console.print(table(results.rows, verdicts))
     console.print(
-        "\nWhat an operator costs over the plain function: python benchmarks/see_through.py\n"
-        "Make one of your own:                            opwright new my_op",
-        highlight=False,
+        f"\n{time.perf_counter() - start:.0f} s. The report: {options.out.resolve()}", highlight=False, soft_wrap=True
     )
+
+
+def table(rows: list[dict[str, Any]], verdicts: dict[str, Any] | None) -> Table:
+    """An operator a line: whether it is right, and how fast it is against the eager reference."""
+    shown = Table(
+        "operator", "right?", "forward vs eager", "fwd + bwd vs eager", "of limit", box=None, padding=(0, 2, 0, 0)
+    )
+    for row in rows:
+        if row["kind"] != "operator" or not row["stands"]:
+            continue
+        mine = [r for r in results_of(verdicts, row["op"]) if r["cases"]]
+        bad = sum(bool(r["failures"]) for r in mine)
+        cells = [
+            row["op"],
+            "not checked" if not mine else f"[red]{bad} fail[/]" if bad else f"[green]{len(mine)} hold[/]",
+        ]
+        for which in ("forward", "forward_backward"):
+            cells.append(row.get(f"{which}_speedup", {}).get("verdict", "") if row["status"] == "ok" else row["status"])
+        share = row.get("forward_fraction")
+        shown.add_row(*cells, spell_share(share))
+    return shown
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ class Case:
         # A tensor that stands for its shape alone shares one element, which transforms could not write to.
         return [torch.ones_like(t.contiguous()) if 0 in t.stride() and t.numel() > 1 else t.detach() for t in found]
 
-    def over(self, function: Callable[..., Any], exact: bool = True) -> Function:
-        """The call of `function`; not `exact` where a kernel runs, which rounds in its own way."""
+    def over(self, function: Callable[..., Any], exact: bool = False) -> Function:
+        """The call of `function`; `exact` where it must agree to the bit: no kernel or formula runs in its place."""
 
         def fill(value: Any, feed: list[Tensor]) -> Any:
             if isinstance(value, Tensor):

@@ -6,6 +6,7 @@ documentation is made from this list too.
 
 from __future__ import annotations
 
+import builtins
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,7 +28,7 @@ class Broken:
     """A part of the sentence in which the check says so."""
     mistake: str
 
-    @property
+    @builtins.property
     def op(self) -> ow.Op[..., Any]:
         """The operator itself; its folder is loaded when first asked for."""
         found: ow.Op[..., Any] = getattr(load(self.theme), self.name)
@@ -135,9 +136,9 @@ BROKEN = [
     Broken("memory", "uninitialised", "memory", "not initialised", "leaves elements of its result unwritten"),
     Broken("memory", "accumulates_into_empty", "memory", "not initialised", "adds to memory that it did not clear"),
     Broken("memory", "stale_cache", "state", "in the next of several calls", "keeps a result from an earlier call"),
-    Broken("memory", "keeps_input", "leak", "", "keeps an input alive"),
+    Broken("memory", "keeps_input", "leak", "of its arguments or results alive", "keeps an input alive"),
     Broken("memory", "leaks", "leak", "memory is not given back", "allocates at each call and frees nothing"),
-    Broken("threads", "race_total", "order", "", "threads add to one total without asking each other"),
+    Broken("threads", "race_total", "order", "parallel loop", "threads add to one total without asking each other"),
     Broken("threads", "race_edge", "order", "chunks in another order", "a thread writes its neighbour's element"),
     Broken(
         "threads", "carry_lost", "order", "chunks in another order", "right only where one thread does all the work"
@@ -150,7 +151,13 @@ BROKEN = [
         "right only for the number of threads at its first call",
     ),
     Broken("threads", "two_threads_only", "threads", "with 3 threads", "wrong for more than two threads"),
-    Broken("threads", "shared_scratch", "threads", "", "callers on several threads share a buffer"),
+    Broken(
+        "threads",
+        "shared_scratch",
+        "threads",
+        "with several callers at once",
+        "callers on several threads share a buffer",
+    ),
     Broken(
         "threads",
         "changing_order",
@@ -158,9 +165,9 @@ BROKEN = [
         "gave other values than the first",
         "the order of additions changes from call to call",
     ),
-    Broken("threads", "draws", "state", "", "draws from the global random number generator"),
-    Broken("threads", "rounding_left", "state", "", "leaves the processor's rounding mode changed"),
-    Broken("threads", "threads_left", "state", "", "leaves PyTorch's number of threads changed"),
+    Broken("threads", "draws", "state", "random number generator", "draws from the global random number generator"),
+    Broken("threads", "rounding_left", "state", "way of rounding", "leaves the processor's rounding mode changed"),
+    Broken("threads", "threads_left", "state", "number of threads", "leaves PyTorch's number of threads changed"),
     Broken("precision", "float_sum", "forward", "the result is wrong in", "a float holds the sum of doubles"),
     Broken(
         "precision",

@@ -137,6 +137,10 @@ def test_calls_outside_the_domain_run_the_reference() -> None:
     assert ow.axpby(y, torch.tensor(2.0)).tolist() == [3.0] * 6  # a number's tensor on the CPU
     with pytest.raises(ValueError, match="x and y must broadcast"):
         ow.axpby(y, torch.ones(4, device="cuda"))
+    for call in (ow.axpby, torch.ops.opwright.axpby):
+        with pytest.raises(TypeError, match="axpby: y must be a Tensor, got None"):
+            call(y, None)
+    assert ow.scale(torch.ones(4, 0, device="cuda").t(), 3.0).shape == (0, 4)
     z = torch.ones(3, dtype=torch.complex64, device="cuda")
     assert ow.scale(z, 2j).tolist() == [2j] * 3
 
@@ -144,7 +148,7 @@ def test_calls_outside_the_domain_run_the_reference() -> None:
 def test_compiled_graphs_and_inference_mode_reach_the_kernel() -> None:
     x = torch.randn(1000, device="cuda")
 
-    def cube_and_one(x: Tensor) -> Tensor:
+    def cube_and_one(x: Tensor) -> Any:
         return ow.cube(x) + 1
 
     compiled: Any = torch.compile(cube_and_one, fullgraph=True, backend="aot_eager")

@@ -91,3 +91,20 @@ def test_autograd_is_the_same_without_the_node() -> None:
     environment = {**os.environ, "OPWRIGHT_NATIVE": "0", "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stdout[-4000:]
+
+
+ENDS = {
+    "inference first": "with torch.inference_mode(): ow.axpby(x, x)",
+    "plain first": "ow.axpby(x, x)",
+    "recorded first": "ow.axpby(x.requires_grad_(), x).sum().backward()",
+    "reference first": "ow.axpby(x.long(), x.long()); ow.axpby(x, x)",
+    "graph left behind": "out = ow.sigmoid(ow.axpby(x.requires_grad_(), x))",
+}
+
+
+@pytest.mark.parametrize("order", ENDS)
+def test_a_process_ends_cleanly(order: str) -> None:
+    code = f"import torch, opwright as ow\nx = torch.ones(3)\n{ENDS[order]}\nprint('ends')"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stdout) == (0, "ends\n"), done.stderr

@@ -275,3 +275,29 @@ def test_explain_and_doctor_say_who_records(define: Define) -> None:
     said = str(ow.explain(op, x, y))
     why = node.why_not(op)
     assert ("recorded in C++" if why is None else f"recorded in Python, since {why}") in said
+
+
+def test_kernels_run_under_gradients_of_torch_func(define: Define) -> None:
+    ran: list[str] = []
+    op = a_product(define)
+    op.kernel("cpu")(lambda x, y: ran.append("forward") or x * y)  # type: ignore[func-returns-value]
+
+    @op.backward.kernel("cpu")
+    def _(grad: Tensor, x: Tensor, y: Tensor, wanted: list[bool] | None = None) -> Any:
+        ran.append("backward")
+        return grad * y, grad * x
+
+    x, y = (t.detach() for t in pair())
+    op(x, y)
+    op.backward(x, x, y)
+    ran.clear()
+    first = torch.func.grad(lambda x: op(x, y).square().sum())(x)
+    torch.testing.assert_close(first, 2 * x * y * y)
+    second = torch.func.grad(lambda y: torch.func.grad(lambda x: op(x, y).square().sum())(x).sum())(y)
+    torch.testing.assert_close(second, 4 * x * y)
+    assert bool(ran) == (native.available() is None)
+    # Other transforms take the reference apart, and mixtures are right too.
+    jacobian = torch.func.jacrev(lambda x: op(x, y))(x)
+    torch.testing.assert_close(jacobian, torch.diag(y))
+    hessian = torch.func.hessian(lambda x: op(x, y).square().sum())(x)
+    torch.testing.assert_close(hessian, torch.diag(2 * y * y))

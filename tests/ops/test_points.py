@@ -58,3 +58,9 @@ def test_every_operator_declares_its_cost() -> None:
     for op in (ow.sigmoid, ow.cube):
         assert op.cost_of(torch.ones(4)).bytes == 32  # type: ignore[union-attr]
     assert ow.scale.cost_of(torch.ones(4), 2) == ow.Cost(bytes=32, flops=4)
+
+
+def test_none_for_a_tensor_never_reaches_a_kernel() -> None:
+    for call in (ow.axpby, torch.ops.opwright.axpby):
+        with pytest.raises(TypeError, match="axpby: y must be a Tensor, got None"):
+            call(torch.ones(3), None)

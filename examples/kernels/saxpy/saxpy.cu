@@ -10,9 +10,8 @@ __global__ void saxpy(long long n, float a, const float* x, const float* y, floa
 }
 
 int saxpy_launch(long long n, float a, const float* x, const float* y, float* out, void* stream) {
-    if (n == 0) return cudaSuccess;
-    const long long blocks = (n + 255) / 256;
-    saxpy < <<blocks<1 << 20 ? static_cast<int>(blocks) : 1 << 20, 256, 0, static_cast<cudaStream_t>(stream)>>>(n, a, x,
-                                                                                                                y, out);
+    const long long wanted = (n + 255) / 256, most = 1 << 20;
+    const int blocks = static_cast<int>(wanted < most ? wanted : most);
+    if (n > 0) saxpy<<<blocks, 256, 0, static_cast<cudaStream_t>(stream)>>>(n, a, x, y, out);
     return cudaGetLastError();
 }

@@ -17,9 +17,10 @@ from rich.table import Table
 import opwright as ow
 from opwright.kit import native, register, short
 from opwright.kit.build import cache as build_cache
-from opwright.kit.build import prebuilt, toolchain
+from opwright.kit.build import compile, prebuilt, toolchain
 from opwright.kit.build.compile import write_compile_commands
 from opwright.kit.build.library import Library
+from opwright.kit.verify import guard
 
 console = Console(stderr=True)
 
@@ -88,6 +89,7 @@ def build(
     start = time.perf_counter()
     with concurrent.futures.ThreadPoolExecutor(toolchain.jobs()) as pool:
         waiting = [pool.submit(own.build, force) for own in (native, short)]
+        waiting.append(pool.submit(compile.build, guard.plan(), force))
         waiting += [pool.submit(library.compile, force) for library in libraries]
         done = concurrent.futures.as_completed(waiting)
         for future in track(done, "building", len(waiting), console=console, transient=True):

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import opwright as ow
-from opwright.cli import building, checking
+from opwright.cli import building, checking, measuring
 from opwright.cli.tensors import app as tensors_app
 from opwright.kit import doctor as kit_doctor
 from opwright.kit import doctor_cuda, pages, register
@@ -27,6 +27,8 @@ app = typer.Typer(
 app.command()(building.build)
 app.command()(checking.check)
 app.command()(building.cache)
+app.command()(measuring.bench)
+app.command()(measuring.report)
 app.add_typer(tensors_app, name="tensors", help="Types that torch functions accept.")
 console = Console()
 

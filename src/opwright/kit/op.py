@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import torch
 
 from opwright.kit import call, derive, probe, register, short
+from opwright.kit.bench.cases import Declared, Sizes, Variant
 from opwright.kit.build.library import library_of
 from opwright.kit.build.plan import Options
 from opwright.kit.domain import Cost, Domain
@@ -81,6 +82,8 @@ class Op(Ladder, Generic[P, R]):
         self._samples: list[Callable[[Maker], Iterable[Any]]] = []
         self._rejects: list[Callable[[Maker], Iterable[Any]]] = []
         self._cost: Callable[..., Cost] | None = None
+        self.declared = Declared()
+        """What its author has said about measuring it."""
         self.__name__ = name
         self.__qualname__ = name
         self.__doc__ = reference.__doc__
@@ -169,6 +172,41 @@ class Op(Ladder, Generic[P, R]):
         """Declare what a call must do at least, as a function of its arguments that returns `ow.Cost`."""
         self._cost = function
         return function
+
+    @property
+    def has_cost(self) -> bool:
+        """Whether its author has said what a call must do at least."""
+        return self._cost is not None
+
+    def bench(
+        self, name: str, /, *, sizes: Sizes = (), at: int | Mapping[str, int] | None = None
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Declare calls to measure: a function of `make` and a size that returns the arguments, as a sample does.
+        `at` is the size that stands for them, the largest by default; both may be a dict by kind of device. Without
+        sizes it takes `make` alone."""
+
+        def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.declared.add_family(self.name, name, function, sizes, at)
+            return function
+
+        return declare
+
+    def rival(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *,
+        prepare: Callable[..., Any] | None = None,
+        same: bool = True,
+    ) -> None:
+        """Name a function to be measured against: of the operator's arguments, or of what `prepare` makes of them
+        outside the timing. Not the `same` function: shown for scale, and not compared."""
+        self.declared.add_variant(self.name, Variant(name, "rival", function, prepare, same))
+
+    def variant(self, name: str, function: Callable[..., Any], /) -> None:
+        """Name another way to compute the operator, to be measured beside its kernels."""
+        self.declared.add_variant(self.name, Variant(name, "variant", function))
 
     def kernel(self, device: str, domain: Domain = Domain(), /) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declare a kernel for a kind of device; within its domain it runs in the reference's place."""

@@ -162,6 +162,8 @@ def read_versions(given: list[tuple[str, Tensor]]) -> list[int]:
 
 def _version(t: Tensor) -> int:
     """How often it was written to; -1 where nobody counts: inference tensors, a tracer's stand-ins."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(t):  # type: ignore[attr-defined]
+        return -1  # what a transform writes to is its own
     if t.is_inference() or type(t) not in (Tensor, torch.nn.Parameter) or torch._is_functional_tensor(t):
         return -1
     if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,7 +48,7 @@ class _Node(torch.autograd.Function):
             out = op.overload.redispatch(keyset & torch._C._after_autograd_keyset, *positional, **named)
         outputs = (out,) if len(op.signature.outputs) == 1 else tuple(out)
         ctx.op = op
-        ctx.shapes = [None if o is None else [like(t) for t in tensors(o)] for o in outputs]
+        ctx.shapes = [None if o is None else [_Shape.of(t) for t in tensors(o)] for o in outputs]
         _save(ctx, op, values, outputs)
         fixed = [
             t
@@ -79,7 +79,7 @@ class _Node(torch.autograd.Function):
             arguments[name] = _materialize(above, name, grad, ctx.shapes[i])
         arguments.update(saved)
         needed = iter(ctx.needs_input_grad[3:])
-        wants = [[next(needed) for _ in tensors(values[p.name])] for p in op.signature.differentiable_inputs]
+        wants = [[next(needed) for _ in values[p.name]] for p in op.signature.differentiable_inputs]
         arguments[above.rung.wanted] = [any(w) for w in wants]
         grads = above._dispatched(**arguments) if torch.compiler.is_compiling() else above(**arguments)
         result: list[Tensor | None] = []
@@ -90,7 +90,22 @@ class _Node(torch.autograd.Function):
         return (None, None, None, *result)
 
 
-def _check_gradients(op: Op[..., Any], name: str, grads: list[Tensor | None], inputs: list[Tensor]) -> None:
+class _Shape(NamedTuple):
+    """What is remembered of a tensor whose values are not kept."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, t: Tensor) -> _Shape:
+        return cls(t.shape, t.dtype, t.device)
+
+    def zeros(self) -> Tensor:
+        return torch.zeros(self.shape, dtype=self.dtype, device=self.device)
+
+
+def _check_gradients(op: Op[..., Any], name: str, grads: list[Tensor | None], inputs: list[_Shape]) -> None:
     """A gradient has its input's shape. Autograd would quietly sum one that merely broadcasts to it."""
     if not inputs:
         return
@@ -103,13 +118,13 @@ def _check_gradients(op: Op[..., Any], name: str, grads: list[Tensor | None], in
             )
 
 
-def _materialize(above: Op[..., Any], name: str, grad: Any, shapes: list[Tensor] | None) -> Any:
+def _materialize(above: Op[..., Any], name: str, grad: Any, shapes: list[_Shape] | None) -> Any:
     kind = above.signature.names[name].kind
     if isinstance(grad, list):
         assert shapes is not None
-        return [torch.zeros_like(m) if g is None else g for g, m in zip(grad, shapes, strict=True)]
+        return [m.zeros() if g is None else g for g, m in zip(grad, shapes, strict=True)]
     if grad is None and not kind.is_optional and shapes:
-        return torch.zeros(shapes[0].shape, dtype=shapes[0].dtype, device=shapes[0].device)
+        return shapes[0].zeros()
     return grad
 
 
@@ -145,7 +160,7 @@ def _save(ctx: Any, op: Op[..., Any], values: dict[str, Any], outputs: tuple[Any
     ctx.save_for_backward(*kept)
     ctx.plan = plan
     # The shapes of the arguments' lists are needed to hand the gradients back; the tensors themselves are not.
-    ctx.values = {p.name: [like(t) for t in tensors(values[p.name])] for p in op.signature.differentiable_inputs}
+    ctx.values = {p.name: [_Shape.of(t) for t in tensors(values[p.name])] for p in op.signature.differentiable_inputs}
 
 
 def _restore(ctx: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 # The reference answers whatever the dispatcher would otherwise take apart wrongly: torch.func's transforms (before
 # an interpreter saves its state, so that the reference may start transforms itself), the legacy vmap, and autocast.
+FRONT = "FuncTorchDynamicLayerFrontMode"
 _KEYS = (
-    "FuncTorchDynamicLayerFrontMode",
+    FRONT,
     "Batched",
     "AutocastCPU",
     "AutocastCUDA",
@@ -41,6 +42,18 @@ def _known(key: str) -> bool:
 
 
 REFERENCE_KEYS = tuple(key for key in _KEYS if _known(key))
+
+
+def _front_kernel(name: str) -> Any:
+    """What torch.func does by itself at its front door, as it is before ours takes the place."""
+    return torch.library.get_kernel(name, FRONT) if hasattr(torch.library, "get_kernel") else None
+
+
+def only_gradients() -> bool:
+    """Whether every transform of torch.func that looks on is a gradient. These record as autograd does, so the node
+    serves them, kernels and all; the others take a reference apart."""
+    stack = torch._C._functorch.get_interpreter_stack() or []  # type: ignore[attr-defined]
+    return all(layer.key() == torch._C._functorch.TransformType.Grad for layer in stack)
 
 
 class Entry:
@@ -178,6 +191,13 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> Entry:
     def reference(*args: Any, **kwargs: Any) -> Any:
         return entry.op.run_reference(*args, **kwargs)
 
+    plain = _front_kernel(f"{op.namespace}::{name}")
+
+    def front(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        if entry.native and plain is not None and only_gradients():
+            return plain.call_boxed(keyset, *args, **kwargs)
+        return entry.op.run_reference(*args, **kwargs)
+
     def below_autograd(*args: Any, **kwargs: Any) -> Any:
         return entry.op.run_kernel(*args, **kwargs)
 
@@ -191,6 +211,9 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> Entry:
     implement(below_autograd, "CompositeExplicitAutograd")
     implement(autograd, "Autograd", with_keyset=True)
     for key in REFERENCE_KEYS:
-        implement(autocast.rule(lambda: entry.op, key) if key in autocast.DEVICES else reference, key)
+        if key == FRONT:
+            implement(front, key, with_keyset=True)
+        else:
+            implement(autocast.rule(lambda: entry.op, key) if key in autocast.DEVICES else reference, key)
     torch.library.register_fake(f"{op.namespace}::{name}", reference, lib=library)
     return entry

@@ -119,8 +119,9 @@ std::vector<at::Tensor> Backward::spread(const Stack& stack, const std::vector<b
         }
         const auto list = found.isNone() ? c10::ArrayRef<IValue>() : found.toListRef();
         const size_t count = count_of(edges[p]);
-        TORCH_CHECK_VALUE(list.empty() || list.size() == count, ladder->name, ": its gradient returned ", list.size(),
-                          " gradients for the ", count, " of ", ladder->names[ladder->followed[p]]);
+        TORCH_CHECK_VALUE(list.empty() || list.size() == count, ladder->name, ": its gradient returned ",
+                          std::to_string(list.size()), " gradients for the ", std::to_string(count), " of ",
+                          ladder->names[ladder->followed[p]]);
         for (size_t n = 0; n < count; ++n, ++edge) {
             if (wanted[edge] && !list.empty()) out[edge] = list[n].toTensor();
         }

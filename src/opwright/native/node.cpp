@@ -2,7 +2,7 @@
 
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 
-#include <sstream>
+#include <string>
 
 namespace opwright {
 
@@ -11,12 +11,15 @@ using torch::autograd::SavedVariable;
 
 namespace {
 
+// Without streams: where a compiler puts parts of its C++ library into ours, they would not fit PyTorch's.
 std::string spell(c10::SymIntArrayRef sizes) {
-    std::ostringstream out;
-    out << "(";
-    for (size_t i = 0; i < sizes.size(); ++i) out << (i ? ", " : "") << sizes[i];
-    out << (sizes.size() == 1 ? ",)" : ")");
-    return out.str();
+    std::string spelled = "(";
+    for (size_t i = 0; i < sizes.size(); ++i) {
+        const auto known = sizes[i].maybe_as_int();
+        spelled += i ? ", " : "";
+        spelled += known ? std::to_string(*known) : sizes[i].toSymNode()->str();
+    }
+    return spelled + (sizes.size() == 1 ? ",)" : ")");
 }
 
 Shape shape_of_tensor(const at::Tensor& t) {

@@ -55,7 +55,6 @@ struct Route {
     Layout layout;
     std::vector<Argument> arguments;
     std::vector<size_t> scalars;
-    std::vector<size_t> required;  // tensors that must be given
     int64_t names;
 
     // What one tensor of a call is; the others are held against it.
@@ -194,6 +193,7 @@ struct Route {
         return true;
     }
 
+    std::vector<size_t> required;  // tensors that must be given
     bool ranked = false;  // some argument has a rank or a pattern to look at
     bool summed = false;  // some pattern has a sum
 };

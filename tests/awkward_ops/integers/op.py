@@ -93,6 +93,7 @@ def _(make: ow.Maker) -> Iterator[Any]:
     yield make(2, 0)
 
 
+_each: ow.Op[..., Any]
 for _each in (floor_divide, remainder, wrapped_product):
     _each.kernel_file("cpu.cpp", ow.Domain(dtypes=WHOLE, layout="contiguous", sizes="x[n] y[n]"))
 for _each in (count, exclusive, true_divide):

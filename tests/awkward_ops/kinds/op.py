@@ -21,7 +21,7 @@ class Mode(enum.Enum):
 class Parts(NamedTuple):
     low: Tensor
     high: Tensor
-    count: Tensor
+    positive: Tensor
 
 
 @ow.op(namespace="awkward")
@@ -67,7 +67,7 @@ def shifted(x: Tensor, bias: Tensor | None = None, scale: Tensor | None = None) 
     return out if bias is None else out + bias
 
 
-@ow.op(namespace="awkward", nondifferentiable=("count",))
+@ow.op(namespace="awkward", nondifferentiable=("positive",))
 def parted(x: Tensor) -> Parts:
     """The negative part, the positive part, and how many are positive."""
     return Parts(x.clamp_max(0), x.clamp_min(0), (x > 0).sum())
@@ -101,6 +101,7 @@ def picked(x: Tensor, index: Tensor) -> Tensor:
     return x.index_select(0, index)
 
 
+_each: ow.Op[..., Any]
 for _each in (complex_product, magnitude):
     _each.kernel("cpu", ow.Domain(dtypes=NUMBERS))(_each.reference)
 for _each in (gathered, halves, shifted, parted, reduced, centred):

@@ -56,7 +56,8 @@ def logarithm(x: Tensor) -> Tensor:
 @ow.op(namespace="awkward")
 def entropy(x: Tensor) -> Tensor:
     """-x log x, which is 0 at 0."""
-    return torch.special.entr(x)
+    found: Tensor = torch.special.entr(x)
+    return found
 
 
 @ow.op(namespace="awkward")
@@ -100,6 +101,7 @@ softmax.samples(logits)
 log_sum_exp.samples(logits)
 softmax.kernel_file("cpu.cpp", ROWS)
 log_sum_exp.kernel_file("cpu.cpp", ROWS)
+_each: ow.Op[..., Any]
 for _each in (softplus, exponential, logarithm, sigmoid):
     _each.kernel_file("cpu.cpp", ANY)
 for _each in (entropy, logit, growth, reciprocal_root, angle, gelu):

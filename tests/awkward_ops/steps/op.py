@@ -68,6 +68,7 @@ def wrap(x: Tensor) -> Tensor:
     return torch.remainder(x + torch.pi, 2 * torch.pi) - torch.pi
 
 
+_each: ow.Op[..., Any]
 for _each in (floor, round_even, sign, fraction, hinge, bucket, wrap, step_of_sum):
     _each.kernel("cpu", ANY)(_each.reference)
 

@@ -74,7 +74,8 @@ def product(x: Tensor, y: Tensor) -> Tensor:
 def length(x: Tensor) -> Tensor:
     """The Euclidean length of each row, also of rows of zeros, where it has no derivative."""
     matrix(x)
-    return torch.linalg.vector_norm(x, dim=-1)
+    found: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return found
 
 
 @ow.op(namespace="awkward")
@@ -84,6 +85,7 @@ def difference(x: Tensor, y: Tensor) -> Tensor:
     return x * x - y * y
 
 
+_each: ow.Op[..., Any]
 for _each in (long_sum, running_sum, mean_square):
     _each.samples(rows)
 

@@ -14,7 +14,7 @@ ROWS = ow.Domain(dtypes=FLOATS, layout="contiguous", ranks={"x": 2})
 
 class Extreme(NamedTuple):
     value: Tensor
-    index: Tensor
+    place: Tensor
 
 
 def rows(make: ow.Maker) -> Iterator[Any]:
@@ -28,7 +28,7 @@ def matrix(x: Tensor) -> None:
     ow.require(x.dim() == 2 and x.shape[1] > 0, "x must have shape [n, k] with k > 0, got {x.shape}")
 
 
-@ow.op(namespace="awkward", nondifferentiable=("index",))
+@ow.op(namespace="awkward", nondifferentiable=("place",))
 def largest(x: Tensor) -> Extreme:
     """The largest element of each row and where it stands first."""
     matrix(x)
@@ -49,7 +49,7 @@ def where_largest(x: Tensor) -> Tensor:
     return x.argmax(-1)
 
 
-@ow.op(namespace="awkward", nondifferentiable=("index",))
+@ow.op(namespace="awkward", nondifferentiable=("place",))
 def ranked(x: Tensor) -> Extreme:
     """Each row sorted, equals in their old order."""
     ow.require(x.dim() == 2, "x must have shape [n, k], got {x.shape}")
@@ -77,6 +77,7 @@ def best_three(x: Tensor) -> Tensor:
     return x.topk(3, -1).values
 
 
+_each: ow.Op[..., Any]
 for _each in (largest, peak, where_largest, ranked, middle, best_three):
     _each.samples(rows)
 

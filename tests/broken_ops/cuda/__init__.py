@@ -28,7 +28,9 @@ BROKEN_ON_CUDA = [
     _broken("waits", "capture", "cannot be captured in a CUDA graph", "waits for the GPU in the middle"),
     _broken("missing_sync", "sanitizer", "racecheck", "a sum over a block without the barrier between its steps"),
     _broken("shared_race", "sanitizer", "racecheck", "threads exchange values through shared memory without a barrier"),
-    _broken("divergent_barrier", "sanitizer", "synccheck", "a barrier of a warp with a mask that its callers are not in"),
+    _broken(
+        "divergent_barrier", "sanitizer", "didn't terminate", "a warp's barrier with a mask that lacks its callers"
+    ),
     _broken("int_overflow", "large", "is wrong from element", "numbers elements by 32-bit integers"),
     _broken("no_bounds_check", "bands", "bytes past the end of", "the last block writes past the end"),
     _broken("reads_past_end", "bands", "outside the arguments is read", "the last block reads past the end"),

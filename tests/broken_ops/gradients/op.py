@@ -121,6 +121,7 @@ def gradient_overwrites(x: Tensor) -> Tensor:
     return x * 2
 
 
+_each: ow.Op[..., Any]
 for _each in (one_input_wrong, unwanted_computed):
     _each.samples(pairs)
     _each.kernel_file("cpu.cpp", PAIR)

@@ -79,6 +79,7 @@ def leaks(x: Tensor) -> Tensor:
     return x + 1
 
 
+_each: ow.Op[..., Any]
 for _each in (writes_past_input, writes_past_output, writes_past_aten_output):
     _each.samples(shapes)
     _each.kernel_file("cpu.cpp", SINGLES)

@@ -121,6 +121,7 @@ def truncated_division(x: Tensor, y: Tensor) -> Tensor:
     return torch.div(x, y, rounding_mode="floor")
 
 
+_each: ow.Op[..., Any]
 for _each in (quick_exp, swallowed_nan, infinite_ratio, lost_sign, flushed, doubles_as_floats):
     _each.samples(shapes)
     _each.kernel_file("cpu.cpp", ANY)

@@ -93,6 +93,7 @@ def option_ignored(x: Tensor, bias: Tensor | None = None) -> Tensor:
     return x * 2 if bias is None else x * 2 + bias
 
 
+_each: ow.Op[..., Any]
 for _each in (batched_wrong, fake_shape, kernel_shape, compiled_otherwise, reads_a_value, graph_lost, unmarked_):
     _each.samples(matrices)
 for _each in (batched_wrong, fake_shape, reads_a_value, graph_lost):

@@ -91,6 +91,7 @@ def _(make: ow.Maker) -> Iterator[Any]:
 
 empty_mean.kernel_file("cpu.cpp", ROWS)
 single_element.kernel_file("cpu.cpp", ROWS)
+_each: ow.Op[..., Any]
 for _each in (far_stride, rank_zero, deep_rank):
     _each.kernel_file("cpu.cpp", ANY)
 for _each in (short_count, empty_crash):

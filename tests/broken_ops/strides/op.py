@@ -68,6 +68,7 @@ def expanded_gradient(x: Tensor) -> Tensor:
     return x * 2
 
 
+_each: ow.Op[..., Any]
 for _each in (stride_ignored, inner_stride_ignored, offset_ignored, misaligned, output_strides, expanded_gradient):
     _each.samples(shapes)
     _each.kernel_file("cpu.cpp", ANY)

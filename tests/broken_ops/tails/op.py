@@ -51,6 +51,7 @@ def stale_lanes(x: Tensor) -> Tensor:
     return x.sum(-1)
 
 
+_each: ow.Op[..., Any]
 for _each in (tail_dropped, full_block_masked):
     _each.samples(lengths)
     _each.kernel_file("cpu.cpp", DENSE)

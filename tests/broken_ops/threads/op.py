@@ -82,6 +82,7 @@ def threads_left(x: Tensor) -> Tensor:
     return x + 1
 
 
+_each: ow.Op[..., Any]
 for _each in (race_total, carry_lost, thread_slots, changing_order):
     _each.samples(rows)
     _each.kernel_file("cpu.cpp", ROW)

@@ -6,6 +6,7 @@ import pytest
 
 import opwright as ow
 from tests.broken_ops import BROKEN, FOLDER, Broken
+from tests.kit.verify import catalogue
 
 VALUES = ("forward", "special", "gradients", "gradcheck", "undefined", "fake")
 """The properties that a seed decides about."""
@@ -42,3 +43,9 @@ def test_every_broken_operator_is_listed() -> None:
     assert len(BROKEN) >= 40
     assert len({b.mistake for b in BROKEN}) == len(BROKEN)
     assert all(b.says for b in BROKEN)
+
+
+def test_what_was_measured_is_what_there_is() -> None:
+    results = catalogue.measured()
+    assert {row["op"]: row["property"] for row in results["rows"]} == {b.name: b.property for b in BROKEN}
+    assert results["caught"]["check"] == len(BROKEN)

@@ -168,7 +168,7 @@ class Subject:
         names = [p.name for p in self.op.signature.parameters]
         args = tuple(place(n, v) for n, v in zip(names, sample.args, strict=False))
         laid = Sample(args, {n: place(n, v) for n, v in sample.kwargs.items()})
-        if not changed:
+        if not changed and case.layout != MIXED:
             raise NotApplicable("no tensor of it can lie so")
         return laid
 

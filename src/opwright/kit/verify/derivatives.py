@@ -110,15 +110,15 @@ def by_formula(op: Op[..., Any], order: int) -> Callable[[Sample], Results]:
 
 
 def _pull(out: Results, leaves: list[Tensor], grads: list[Tensor | None], order: int) -> Results:
-    pairs = [(o, g) for o, g in zip(out, grads, strict=True) if o is not None and g is not None and o.requires_grad]
+    gs = [None if g is None else (copy(g).requires_grad_() if order > 1 else copy(g)) for g in grads]
+    came = [g for g in gs if g is not None]
+    pairs = [(o, g) for o, g in zip(out, gs, strict=True) if o is not None and g is not None and o.requires_grad]
     if not pairs:
-        return [None] * len(leaves)
-    outs = [o for o, _ in pairs]
-    gs = [copy(g).requires_grad_() if order > 1 else copy(g) for _, g in pairs]
-    found = torch.autograd.grad(outs, leaves, gs, create_graph=order > 1, allow_unused=True)
-    if order == 1:
-        return list(found)
-    return _second([f for f in found if f is not None], leaves, gs)
+        return [None] * (len(leaves) + (len(came) if order > 1 else 0))
+    found = torch.autograd.grad(
+        [o for o, _ in pairs], leaves, [g for _, g in pairs], create_graph=order > 1, allow_unused=True
+    )
+    return list(found) if order == 1 else _second([f for f in found if f is not None], leaves, came)
 
 
 def _second(found: list[Tensor], leaves: list[Tensor], gs: list[Tensor]) -> Results:

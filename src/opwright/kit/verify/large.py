@@ -19,7 +19,7 @@ from opwright.kit.verify.cases import Case, Draw, Subject, _climb, _declared, _s
 from opwright.kit.verify.report import Finding, NotApplicable
 
 MANY = 2**31 + 9
-ROOM = 12
+ROOM = 8
 """Times the elements of the largest argument: what kernel, reference and comparison take."""
 CHUNK = 2**26
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import random
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -106,7 +107,7 @@ def _far(t: Tensor, rng: random.Random) -> Tensor:
     return torch.frombuffer(memory, dtype=t.dtype).as_strided(t.shape, stride).copy_(t)
 
 
-LAYOUTS = {
+LAYOUTS: dict[str, Callable[[Tensor, random.Random], Tensor]] = {
     PLAIN: lambda t, rng: t,
     "contiguous": _contiguous,
     "transposed": _transposed,

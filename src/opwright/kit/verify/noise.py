@@ -20,6 +20,12 @@ from opwright.kit.values import tensors
 RUNS = 8
 """Enough that no element's errors cancel in all of them: with uniform errors once in 10¹⁰ elements."""
 
+
+def _names(text: str) -> frozenset[str]:
+    """Names of PyTorch's functions; as one text, since operators of this library may be called the same."""
+    return frozenset(text.split())
+
+
 # Operations that move values without computing any.
 EXACT = {
     "_to_copy", "abs", "alias", "amax", "amin", "arange", "bernoulli", "cat", "clamp", "clamp_max", "clamp_min",
@@ -30,8 +36,23 @@ EXACT = {
     "scalar_tensor", "select_backward", "set_", "sign", "slice_backward", "sort", "stack", "topk", "where",
     "zeros", "zeros_like",
 }  # fmt: skip
-WITHIN = {"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot", "linear", "convolution"}
+WITHIN = _names(
+    """
+    addmm addmv baddbmm bmm convolution dot linear mm mv vdot
+    """
+)
 """Operations that sum over a dimension which their result does not show."""
+
+
+# Functions of numbers that a library computes to a unit or two in the last place. Inside others (gelu, a backward
+# formula) terms may cancel, which shows when their arguments are moved.
+ATOMIC = _names(
+    """
+    acos acosh add asin asinh atan atan2 atanh ceil cos cosh div erf erfc exp exp2 expm1 floor floor_divide fmod
+    frac hypot log log10 log1p log2 mul pow reciprocal remainder round rsqrt rsub sigmoid sin sinh sqrt square sub
+    tan tanh trunc
+    """
+)
 
 
 def rounds(func: Any) -> bool:
@@ -68,7 +89,7 @@ class Noise(TorchDispatchMode):
         self.at = 0
         self.generator = torch.Generator().manual_seed(seed)
 
-    def _kind(self, name: str, out: Any) -> torch.dtype:
+    def _kind(self, name: str) -> torch.dtype:
         kind = self.dtype
         if self.at < len(self.recorded) and self.recorded[self.at][0] == name:
             kind = self.recorded[self.at][1]
@@ -81,13 +102,15 @@ class Noise(TorchDispatchMode):
             return func(*args, **kwargs)
         across = torch.Tag.pointwise not in func.tags
         name = func._opname
-        kind = self._kind(name, None)
+        kind = self._kind(name)
         rounding, steps = eps(kind), 0.0
         written = any(r.alias_info is not None and r.alias_info.is_write for r in func._schema.returns)
         if across and not written:
             # Sums may be taken in any order, one after the other at worst, with errors like a random walk's.
             steps = eps(_accumulates(kind)) * (1 + 0.1 * math.sqrt(_terms(name, args)))
-            args = tuple(self._move(a, steps) if isinstance(a, Tensor) else a for a in args)
+        moves = steps if across else 0.0 if name in ATOMIC else rounding
+        if moves and not written:
+            args = tuple(self._move(a, moves) if isinstance(a, Tensor) else a for a in args)
         out = func(*args, **kwargs)
         if written:
             return out.mul_(self._factor(out, rounding)) if isinstance(out, Tensor) and _floats(out) else out

@@ -79,6 +79,7 @@ class Nursery:
             if self._process.poll() is None:
                 self._process.kill()
                 self._process.wait()
+            self._log.close()
 
 
 def tend(descriptor: int) -> None:

@@ -94,8 +94,16 @@ class Oracle:
             for moved in self._noisy(run, [])
         ]
 
-    def judge(self, got: Results, what: str = "result") -> None:
-        """Raise Finding unless these results are right."""
+    def judge(self, got: Results, what: str = "result", also: Callable[[], Results] | None = None) -> None:
+        """Raise Finding unless these results are right, or those that the reference gives in the same place: `also`
+        is asked when they seem wrong."""
+        try:
+            self._judge(got, what)
+        except Finding:
+            if also is None or not _alike(got, also):
+                raise
+
+    def _judge(self, got: Results, what: str) -> None:
         if len(got) != len(self.same):
             raise Finding(f"{len(got)} {what}s, the reference gives {len(self.same)}")
         for i, (g, e) in enumerate(zip(got, self.same, strict=True)):
@@ -117,16 +125,23 @@ class Oracle:
         same = self.same[i]
         assert same is not None
         same = same.detach()
+        if g.dtype == torch.complex32:
+            g, same = g.to(torch.complex64), same.to(torch.complex64)  # PyTorch compares no others
+            self._judge_floats(i, g, same, name, torch.complex32)
+            return
         if not (g.dtype.is_floating_point or g.dtype.is_complex):
             self._judge_exact(i, g, name)
             return
+        self._judge_floats(i, g, same, name, g.dtype)
+
+    def _judge_floats(self, i: int, g: Tensor, same: Tensor, name: str, dtype: torch.dtype) -> None:
         if torch.equal(g, same):
             return  # it loses exactly what the reference loses
         value, near = _double(g), _double(same)
         exact = self._of(self.wide, i, near)
-        floor = ULPS.get(g.dtype, 4.0) * noise.eps(g.dtype)
-        tiny = 4 * _smallest(g.dtype)
-        bad = ~(_within(value, exact, floor * exact.abs() + tiny, g.dtype) | _within(value, near, tiny, g.dtype))
+        floor = ULPS.get(dtype, 4.0) * noise.eps(dtype)
+        tiny = 4 * _smallest(dtype)
+        bad = ~(_within(value, exact, floor * exact.abs() + tiny, dtype) | _within(value, near, tiny, dtype))
         if not bool(bad.any()):
             return
         loss = torch.zeros_like(exact.abs())
@@ -136,10 +151,10 @@ class Oracle:
             m = self._of(moved, i, exact)
             loss = torch.maximum(loss, (m - exact).abs().nan_to_num(nan=math.inf, posinf=math.inf))
         allowed = floor * torch.maximum(exact.abs(), near.abs()).nan_to_num(0, 0, 0) + LOSS * loss + tiny
-        bad = ~(_within(value, exact, allowed, g.dtype) | _within(value, near, allowed, g.dtype))
+        bad = ~(_within(value, exact, allowed, dtype) | _within(value, near, allowed, dtype))
         if not bool(bad.any()):
             return
-        self._report(value, exact, near, allowed, bad, name, g.dtype)
+        self._report(value, exact, near, allowed, bad, name, dtype)
 
     def _judge_exact(self, i: int, g: Tensor, name: str) -> None:
         def others() -> list[Tensor]:
@@ -180,6 +195,28 @@ class Oracle:
         elif not math.isfinite(abs(e)):
             how = f": {v:.6g} where the reference is {e}"
         raise Finding(f"{extent}{how}", index=spot, expected=f"{e:.9g}", got=f"{v:.9g}")
+
+
+def _alike(got: Results, also: Callable[[], Results]) -> bool:
+    """Whether results are, to a few units in the last place, those of another computation."""
+    try:
+        others = also()
+    except Exception:
+        return False
+    for g, o in zip(got, others, strict=True):
+        if g is None or o is None or g.dtype != o.dtype or g.shape != o.shape:
+            if g is not o:
+                return False
+            continue
+        if not (g.dtype.is_floating_point or g.dtype.is_complex):
+            if not torch.equal(g, o):
+                return False
+            continue
+        value, target = _double(g.detach()), _double(o.detach())
+        allowed = ULPS.get(g.dtype, 4.0) * noise.eps(g.dtype) * target.abs() + 4 * _smallest(g.dtype)
+        if not bool(_within(value, target, allowed, g.dtype).all()):
+            return False
+    return True
 
 
 def _within(value: Tensor, target: Tensor, allowed: Tensor | float, dtype: torch.dtype) -> Tensor:

@@ -33,6 +33,7 @@ class Worker:
         self._nursery = nursery
         self._pid: int | None = None
         self._known: set[str] = set()
+        self._rest = b""
 
     def define(self, op: Op[..., Any]) -> None:
         """Let the worker define an operator, once."""
@@ -45,6 +46,10 @@ class Worker:
         except Gone as e:
             raise Stranded(f"{op.name}: defining it in a process of its own ended that: {e}") from None
         if "error" in answer:
+            if self._known:  # what it has defined before may be in the way
+                self.stop()
+                self.define(op)
+                return
             raise Stranded(answer["message"])
         self._known.add(op.home.qualname)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -56,7 +57,7 @@ class Result:
     """Why it did not run; None when it did."""
     seconds: float = 0.0
 
-    @property
+    @builtins.property  # the name means something else here
     def passed(self) -> bool:
         """Whether nothing was found. A skipped property has found nothing, and says why it was skipped."""
         return not self.failures

@@ -78,7 +78,7 @@ def sources(op: Op[..., Any]) -> list[tuple[str, str]]:
         needed = _needed(list(trees.values()), wanted)
         pieces = {file: _slice(tree, needed, wanted) for file, tree in trees.items()}
         bound = {name for tree in trees.values() for s in tree.body for name in _binds(s)}
-        more = {}
+        more: dict[str, None] = {}
         for name in sorted(needed - bound):
             value = scope.get(name)
             if isinstance(value, (types.FunctionType, type)) and getattr(value, "__module__", "") == "__main__":

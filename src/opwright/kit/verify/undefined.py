@@ -53,19 +53,17 @@ def _wanted(subject: Subject, sample: Sample, mask: list[bool]) -> None:
     """A rung asked for some gradients gives those, and nothing for the others."""
     op = subject.op
     assert op.rung is not None
+    masked = Sample(sample.args, {**sample.kwargs, op.rung.wanted: mask})
+    oracle = accepted(lambda: Oracle(reference_of(op), masked, subject.seed))
     with torch.no_grad():
-        every = accepted(lambda: op._direct(*sample.args, **{**sample.kwargs, op.rung.wanted: mask}))
-        got = op(*sample.args, **{**sample.kwargs, op.rung.wanted: mask})
+        got = op(*masked.args, **masked.kwargs)
+        every = op._direct(*masked.args, **masked.kwargs)
     for i, (w, g, e) in enumerate(zip(mask, got, every, strict=True)):
         there = bool(tensors(g))
         if there and not w:
             raise Finding(f"gradient {i} was computed though nobody wanted it")
         if w and there != bool(tensors(e)):
             raise Finding(f"gradient {i} was wanted and is {'there' if there else 'absent'}, unlike the reference's")
-    oracle = Oracle(
-        lambda s: flat(op._direct(*s.args, **{**s.kwargs, op.rung.wanted: mask})),  # type: ignore[union-attr]
-        sample, subject.seed,
-    )  # fmt: skip
     oracle.judge(flat(got), "gradient")
 
 
@@ -84,7 +82,7 @@ def _undefined(subject: Subject, sample: Sample) -> None:
                 if o is not None
             ]  # fmt: skip
             let = torch._C._functions.UndefinedGrad()
-            outs = [let(o) if without in (i, None) else o for i, o in enumerate(out) if o.requires_grad]
+            outs: list[Any] = [let(o) if without in (i, None) else o for i, o in enumerate(out) if o.requires_grad]
             if not outs:
                 raise NotApplicable("no result of it has a gradient")
             ones = [torch.ones_like(o) for o in outs]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,19 +46,25 @@ def check(subject: Subject, case: Case) -> None:
     each = [_filled(plain, [r[k] if b else r[0] for r, b in zip(rows, batched, strict=True)]) for k in range(ROWS)]
     oracles = [accepted(lambda s=s: Oracle(reference_of(op), s, subject.seed)) for s in each]  # type: ignore[misc]
 
-    def call(*given: Tensor) -> tuple[Tensor, ...]:
-        filled = _filled(plain, list(given))
-        return tuple(t for t in collect(op, op(*filled.args, **filled.kwargs), filled) if t is not None)
+    def over(function: Callable[..., Any]) -> Any:
+        def call(*given: Tensor) -> tuple[Tensor, ...]:
+            filled = _filled(plain, list(given))
+            return tuple(t for t in collect(op, function(*filled.args, **filled.kwargs), filled) if t is not None)
+
+        with torch.no_grad():
+            return torch.func.vmap(call, dims)(*(t.clone() for t in stacked))
 
     try:
-        with torch.no_grad():
-            out = torch.func.vmap(call, dims)(*(t.clone() for t in stacked))
+        out = over(op)
     except Exception as e:
         raise Finding(f"vmap raised {type(e).__name__}: {first_line(e)}") from None
+
+    def row(whole: Any, k: int) -> Results:
+        rest = iter(whole)
+        return [None if s is None else next(rest)[k] for s in oracles[k].same]
+
     for k, oracle in enumerate(oracles):
-        whole = iter(out)
-        got: Results = [None if s is None else next(whole)[k] for s in oracle.same]
-        oracle.judge(got, f"result of row {k}")
+        oracle.judge(row(out, k), f"result of row {k}", lambda k=k: row(over(op._direct), k))  # type: ignore[misc]
 
 
 def _row(t: Tensor, batched: bool) -> list[Tensor]:

@@ -66,6 +66,30 @@ def _(x: Tensor, y: Tensor, a: ow.Number, b: ow.Number) -> ow.Cost:
     return ow.Cost(bytes=x.nbytes + y.nbytes + results * size, flops=3 * results)
 
 
+@axpby.backward.cost
+def _(grad: Tensor, x: Tensor, y: Tensor, a: ow.Number, b: ow.Number, wanted: Any) -> ow.Cost:
+    return ow.Cost(bytes=grad.nbytes + x.nbytes + y.nbytes, flops=2 * grad.numel())
+
+
+SIZES = {
+    "cpu": (1 << 8, 1 << 12, 1 << 16, 1 << 20, 1 << 22),
+    "cuda": (1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 24, 1 << 26),
+}
+
+
+@axpby.bench("contiguous", sizes=SIZES, at={"cpu": 1 << 20, "cuda": 1 << 24})
+def _(make: ow.Maker, n: int) -> Any:
+    return make(n), make(n), {"a": 2}
+
+
+@axpby.bench("transposed", sizes={"cpu": (256, 1024), "cuda": (1024, 4096)})
+def _(make: ow.Maker, n: int) -> Any:
+    return make(n, n).t(), make(n, n), {"a": 2}
+
+
+axpby.rival("torch.add", lambda x, y, *, a=1, b=1: torch.add(b * y if b != 1 else y, x, alpha=a))
+
+
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 for file in ("cpu.cpp", "cuda.cu"):
     axpby.kernel_file(file, ow.Domain(dtypes=FLOATS, broadcast=True))

@@ -49,6 +49,14 @@ def _(x: Tensor) -> ow.Cost:
     return ow.Cost(bytes=2 * x.nbytes, flops=2 * x.numel())
 
 
+@cube.backward.cost
+def _(grad: Tensor, x: Tensor, wanted: Any) -> ow.Cost:
+    return ow.Cost(bytes=grad.nbytes + 2 * x.nbytes, flops=3 * x.numel())
+
+
+cube.rival("torch.pow", lambda x: torch.pow(x, 3))
+
+
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 for file in ("cpu.cpp", "cuda.cu"):
     cube.kernel_file(file, ow.Domain(dtypes=FLOATS))

@@ -78,6 +78,29 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> ow.Cost:
     return ow.Cost(bytes=moved, flops=2 * rows * weight.numel())
 
 
+@linear.backward.cost
+def _(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, wanted: Any) -> ow.Cost:
+    rows = x.numel() // max(x.shape[-1], 1)
+    moved = grad.nbytes + 2 * x.nbytes + 2 * weight.nbytes + (0 if bias is None else bias.nbytes)
+    return ow.Cost(bytes=moved, flops=4 * rows * weight.numel())
+
+
+SIZES = {"cpu": (16, 64, 256, 512, 1024), "cuda": (64, 256, 1024, 4096, 8192)}
+
+
+@linear.bench("square", sizes=SIZES, at={"cpu": 512, "cuda": 4096})
+def _(make: ow.Maker, n: int) -> Any:
+    return make(n, n), make(n, n), make(n)
+
+
+@linear.bench("one row", sizes={"cpu": (256, 1024), "cuda": (1024, 8192)})
+def _(make: ow.Maker, n: int) -> Any:
+    return make(1, n), make(n, n), make(n)
+
+
+linear.rival("addmm", lambda x, weight, bias: torch.addmm(bias, x, weight.t()))
+
+
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 # cuda.cpp is no CUDA code: it calls PyTorch's matrix products, as cpu.cpp does.
 for file in ("cpu.cpp", "cuda.cpp"):

@@ -310,6 +310,36 @@ def _(x: Tensor, weight_ih: Tensor, weight_hh: Tensor, **rest: Any) -> ow.Cost:
     return ow.Cost(bytes=moved, flops=2 * rows * (weight_ih.numel() + weight_hh.numel()))
 
 
+@lltm.bench("T128 B16", sizes={"cpu": (32, 128), "cuda": (128, 512)})
+def _(make: ow.Maker, n: int) -> Any:
+    return _drawn(make, 128, 16, n)
+
+
+@lltm.bench("batch 32", sizes={"cpu": (128, 512), "cuda": (512, 1024)})
+def _(make: ow.Maker, n: int) -> Any:
+    return _drawn(make, 128, 32, n)
+
+
+def _drawn(make: ow.Maker, steps: int, batch: int, size: int) -> Any:
+    bound = size**-0.5
+    shapes = ((3 * size, size), (3 * size, size), (3 * size,), (3 * size,))
+    return make(steps, batch, size), *(make(*shape, low=-bound, high=bound) for shape in shapes)
+
+
+def _lstm(x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor, bias_hh: Tensor, **rest: Any) -> Any:
+    """The arguments of an LSTM of these sizes: four gates for three."""
+    weights = [torch.cat((w, w[: w.shape[0] // 3])).contiguous() for w in (weight_ih, weight_hh, bias_ih, bias_hh)]
+    return x, *weights
+
+
+def _run_lstm(x: Tensor, *weights: Tensor) -> Tensor:
+    state = x.new_zeros(1, x.shape[1], weights[1].shape[1])
+    output: Tensor = torch.lstm(x, (state, state), list(weights), True, 1, 0.0, True, False, False)[0]
+    return output
+
+
+lltm.rival("torch.lstm", _run_lstm, prepare=_lstm, same=False)
+
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 SIZES = "x[_, b, i] weight_ih[3*h, i] weight_hh[3*h, h] bias_ih[3*h] bias_hh[3*h] h_0[b, h] c_0[b, h] lengths[b]"
 # Products of numbers in vectors are to be added in one instruction.

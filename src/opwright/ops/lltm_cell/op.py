@@ -134,6 +134,35 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None, h: Tensor, c: Tensor) -> o
     return ow.Cost(bytes=moved, flops=2 * x.shape[0] * weight.numel())
 
 
+@lltm_cell.bench("cell 64x1024->128")
+def _(make: ow.Maker) -> Any:
+    return _drawn(make, 64, 1024, 128)
+
+
+@lltm_cell.bench("cell 16x32->64")
+def _(make: ow.Maker) -> Any:
+    return _drawn(make, 16, 32, 64)
+
+
+@lltm_cell.bench("square cell, batch 64", sizes={"cpu": (64, 128, 256, 512), "cuda": (128, 512, 1024, 2048)})
+def _(make: ow.Maker, n: int) -> Any:
+    return _drawn(make, 64, n, n)
+
+
+def _drawn(make: ow.Maker, batch: int, inputs: int, hidden: int) -> Any:
+    bound = hidden**-0.5
+    weights = (make(*shape, low=-bound, high=bound) for shape in ((3 * hidden, hidden + inputs), (3 * hidden,)))
+    return make(batch, inputs), *weights, make(batch, hidden), make(batch, hidden)
+
+
+def _on_tensors(x: Tensor, weight: Tensor, bias: Tensor | None, h: Tensor, c: Tensor) -> Any:
+    from opwright.ops.lltm_cell.tutorial import lltm_cell_tensors
+
+    return lltm_cell_tensors(x, weight, bias, h, c)
+
+
+lltm_cell.variant("C++ on tensors", _on_tensors)
+
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 SIZES = "x[b, i] h[b, k] c[b, k] weight[3*k, k+i] bias[3*k]"
 DOMAIN = ow.Domain(dtypes=FLOATS, wide=("h", "c"), sizes=SIZES)

@@ -54,6 +54,14 @@ def _(x: Tensor, factor: ow.Number) -> ow.Cost:
     return ow.Cost(bytes=x.nbytes + x.numel() * torch.result_type(x, factor).itemsize, flops=x.numel())
 
 
+@scale.backward.cost
+def _(grad: Tensor, x: Tensor, factor: ow.Number, wanted: Any) -> ow.Cost:
+    return ow.Cost(bytes=grad.nbytes + x.nbytes, flops=grad.numel())
+
+
+scale.rival("torch.mul", torch.mul)
+
+
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 for file in ("cpu.cpp", "cuda.cu"):
     scale.kernel_file(file, ow.Domain(dtypes=FLOATS))

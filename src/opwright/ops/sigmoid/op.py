@@ -52,6 +52,11 @@ def _(x: Tensor) -> ow.Cost:
     return ow.Cost(bytes=2 * x.nbytes, flops=4 * x.numel())
 
 
+@sigmoid.backward.cost
+def _(grad: Tensor, result: Tensor, wanted: Any) -> ow.Cost:
+    return ow.Cost(bytes=2 * grad.nbytes + result.nbytes, flops=3 * result.numel())
+
+
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 for file in ("cpu.cpp", "cuda.cu"):
     sigmoid.kernel_file(file, ow.Domain(dtypes=FLOATS))

@@ -1,0 +1,255 @@
+"""The commands that measure, and show what was measured."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+import opwright as ow
+from opwright.cli.building import chosen
+from opwright.cli.measured import show
+from opwright.kit import register
+from opwright.kit.bench import machine
+from opwright.kit.bench import results as stored
+from opwright.kit.bench.cases import families
+from opwright.kit.bench.compare import confirmed
+from opwright.kit.bench.run import Asked, run
+from opwright.kit.build import cache
+
+console = Console(stderr=True)
+Names = Annotated[list[str] | None, typer.Argument(metavar="OP", help="Operators, files or folders; all if none.")]
+
+
+def bench(
+    names: Names = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; all there are if not given.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="Such as bfloat16; may be given several times.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The first case of each operator at one size alone.")] = False,
+    without: Annotated[list[str] | None, typer.Option(help="A variant to leave out, such as compiled.")] = None,
+    seconds: Annotated[float, typer.Option(help="For each pass of a case, all variants together.")] = 1.0,
+    limit: Annotated[float, typer.Option(help="Seconds after which a case is given up.")] = 180.0,
+    renew_limits: Annotated[
+        bool, typer.Option("--renew-limits", help="Measure the machine's own limits again, on a quiet machine.")
+    ] = False,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Also write this run's JSON; - is stdout.")
+    ] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="The file that keeps results, or its folder; by default benchmarks/results.")
+    ] = None,
+    compare: Annotated[
+        Path | None, typer.Option(metavar="BASE", help="Say what got slower or hungrier since this results file.")
+    ] = None,
+) -> None:
+    """Measure operators: verified, then timed in turns with the eager and the compiled reference and their rivals."""
+    operators = measurable(names)
+    asked = Asked(
+        operators,
+        paths=[n for n in names or () if register.find(f"opwright::{n}") is None],
+        dtypes=_dtypes(dtype),
+        devices=_devices(device),
+        sweep=not quick,
+        families=1 if quick else None,
+        seconds=seconds,
+        limit=limit,
+        without=_without(without),
+        renew_limits=renew_limits,
+    )
+    if compare is not None:
+        _gate(asked, stored.read(compare), compare, json_file)
+        return
+    found, file = _opened(results)
+    if machine.busy({"load": machine.load()}, found.machine):
+        note = f"note: this machine is busy (load {machine.load():g}); ratios bear that, times do not"
+        console.print(note, style="yellow", highlight=False, soft_wrap=True)
+    with _stopping(found, file):
+        number = measure(asked, found, file)
+    mine = _of_run(found, number)
+    _write(mine, json_file)
+    out = console if json_file == "-" else Console()
+    show(mine["rows"], out)
+    if any((r.get("forward_fraction") or 0) > 1.05 for r in mine["rows"]):
+        note = (
+            "note: some beat the machine's limit, so that was measured in a busy moment; --renew-limits on a quiet one"
+        )
+        console.print(note, style="yellow", highlight=False, soft_wrap=True)
+    console.print(f"kept in {file}", highlight=False, soft_wrap=True)
+
+
+def report(
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="PATH", help="Files of operators whose sources to show.")
+    ] = None,
+    results: Annotated[
+        list[Path] | None, typer.Option(help="Results files, or a folder of them; by default benchmarks/results.")
+    ] = None,
+    check: Annotated[Path | None, typer.Option(metavar="FILE", help="What `opwright check --json FILE` wrote.")] = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("opwright-report.html"),
+) -> None:
+    """Write one HTML file about operators from stored results: it opens from disk, without a network."""
+    from opwright.kit.bench.report import write_report
+
+    for path in paths or ():
+        ow.load(path)
+    found = [r for place in results or [_folder()] for r in stored.read_all(place)]
+    if not any(r.rows for r in found):
+        raise ValueError("there are no results to report on; run `opwright bench` first, or name a file with --results")
+    checked = None
+    if check is not None:
+        checked = json.loads(check.read_text(encoding="utf-8"))
+        if not isinstance(checked, dict) or not isinstance(checked.get("results"), list):
+            raise ValueError(f"{check}: is not what `opwright check --json` writes")
+    operators = {op.name: op for op in register.operators() if op.parent is None}
+    write_report(out, found, operators, checked)
+    console.print(f"wrote {out.resolve()}", highlight=False, soft_wrap=True)
+
+
+def _gate(asked: Asked, base: stored.Results, file: Path, json_file: str | None) -> None:
+    """Measure what BASE holds, say what got worse, and exit with 1 if anything did."""
+    names = {op.name for op in asked.operators}
+    rows = [r for r in base.rows if r["op"] in names and (asked.sweep or r.get("stands"))]
+    cases = {tuple(r[k] for k in stored.KEY[:-1]) for r in rows}
+    only = sorted(c for c in cases if c[3] in asked.devices)
+    if not only:
+        raise ValueError(f"{file}: holds no results of {', '.join(sorted(names))} for {', '.join(asked.devices)}")
+    asked = replace(asked, dtypes=sorted({c[2] for c in only}), sweep=True, families=None)
+    found = stored.Results.here()
+    if machine.name(found.machine) != machine.name(base.machine):
+        console.print(
+            f"note: {file} is of another machine, {machine.name(base.machine)}; ratios travel badly", style="yellow"
+        )
+
+    def again(cases: Sequence[tuple[str, str, str, str]]) -> list[dict[str, Any]]:
+        number = measure(replace(asked, only=cases), found, None)
+        return [r for r in found.rows if r["run"] == number]
+
+    first = again(only)
+    worse = confirmed(base, first, again)
+    _write(_of_run(found, None), json_file)
+    for change in worse:
+        console.print(f"{change}", style="red", highlight=False, markup=False, soft_wrap=True)
+    if worse:
+        raise typer.Exit(1)
+    console.print(f"nothing got slower or hungrier in {len(only)} cases", highlight=False)
+
+
+def _write(mine: dict[str, Any], json_file: str | None) -> None:
+    text = json.dumps(mine, indent=1) + "\n"
+    if json_file == "-":
+        sys.stdout.write(text)
+    elif json_file is not None:
+        Path(json_file).write_text(text, encoding="utf-8")
+
+
+def measurable(names: list[str] | None) -> list[ow.Op[..., Any]]:
+    """The operators to measure: those asked for, or all that have something to be measured on."""
+    found = [op for op in chosen(names) if op.parent is None]
+    ready = [op for op in found if families(op)]
+    lacking = [op.name for op in found if op not in ready]
+    if names and lacking:
+        raise ValueError(
+            f"{', '.join(lacking)}: there is nothing to measure on; declare cases with @op.bench, or samples"
+        )
+    return ready
+
+
+def measure(asked: Asked, found: stored.Results, file: Path | None) -> int:
+    """Measure with a progress bar; every case is in the file as soon as it is done."""
+    total = sum(len(job.cases) for job in asked.jobs())
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )
+    seen: set[str] = set()
+    with bar:
+        task = bar.add_task("starting", total=total)
+
+        def tell(text: str) -> None:
+            bar.update(task, description=text)
+            case = ":".join(text.split(":")[:2])
+            if not console.is_terminal and case not in seen:  # a log has no bar
+                seen.add(case)
+                console.print(f"measuring {case}", highlight=False, markup=False, soft_wrap=True)
+
+        done: set[tuple[str, ...]] = set()
+
+        def keep() -> None:
+            if file is not None:
+                found.save(file)
+            done.update(tuple(r[k] for k in stored.KEY[:-1]) for r in found.rows if r["run"] == len(found.runs) - 1)
+            bar.update(task, completed=len(done))
+
+        return run(asked, found, tell=tell, keep=keep)
+
+
+@contextlib.contextmanager
+def _stopping(found: stored.Results, file: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        if found.rows:
+            found.save(file)
+        console.print(f"\nstopped; what was measured so far is in {file}", highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+
+
+def _folder() -> Path:
+    """Where results are kept: with the project one stands in, else in the user's cache."""
+    here = Path("benchmarks") / "results"
+    return here if here.is_dir() else cache.folder() / "results"
+
+
+def _opened(place: Path | None) -> tuple[stored.Results, Path]:
+    """The results to add to, and their file."""
+    found = stored.Results.here()
+    place = place or _folder()
+    file = place if place.suffix == ".json" else stored.place(found, place)
+    return (stored.read(file) if file.exists() else found), file
+
+
+def _of_run(found: stored.Results, number: int | None) -> dict[str, Any]:
+    alone = stored.Results(found.machine)
+    alone.limits, alone.runs = found.limits, found.runs
+    alone.rows = [r for r in found.rows if number is None or r["run"] == number]
+    names = {r["op"] for r in alone.rows}
+    alone.operators = {name: about for name, about in found.operators.items() if name in names}
+    return alone.to_json()
+
+
+def _dtypes(asked: list[str] | None) -> list[str]:
+    known = ("float32", "float64", "bfloat16", "float16", "complex64", "complex128")
+    for name in asked or ():
+        if name not in known:
+            raise ValueError(f"--dtype must be one of {', '.join(known)}, got {name!r}")
+    return asked or ["float32"]
+
+
+def _without(asked: list[str] | None) -> list[str]:
+    if "eager" in (asked or ()):
+        raise ValueError("--without eager: everything is compared with it")
+    return asked or []
+
+
+def _devices(asked: str | None) -> list[str]:
+    if asked is None:
+        return ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    if asked.partition(":")[0] not in ("cpu", "cuda"):
+        raise ValueError(f"--device must be cpu or cuda, got {asked!r}")
+    if asked.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError("--device cuda: PyTorch sees no CUDA device here; `opwright doctor` says more")
+    return [asked]

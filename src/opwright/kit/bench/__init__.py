@@ -1,0 +1,1 @@
+"""Measuring operators: verified before timed, compared with their spread, kept one file a machine."""
