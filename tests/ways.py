@@ -188,6 +188,23 @@ def _(f: Function, g: Function, given: list[Tensor]) -> None:
         same(gradients(f, given), gradients(g, given), "gradients under autocast")
 
 
+def declared_autocast(f: Function, g: Function, given: list[Tensor]) -> None:
+    """For operators that declare their casts: the reference's dtypes, and its values as far as bfloat16 goes. Kernels
+    round less often than the reference does, and float32 results hold those roundings."""
+
+    def near(got: Any, expected: Any, what: str) -> None:
+        for i, (a, b) in enumerate(zip(got, expected, strict=True)):
+            assert (a is None) == (b is None), f"{what}: result {i}"
+            if a is not None:
+                assert a.dtype == b.dtype, f"{what}: result {i} is {a.dtype}, expected {b.dtype}"
+                size = max(1.0, b.double().abs().max().item() if b.numel() else 0.0)
+                torch.testing.assert_close(a, b, rtol=0, atol=2**-5 * size, msg=f"{what}: result {i} is off")
+
+    with torch.autocast(given[0].device.type, dtype=torch.bfloat16):
+        near(f(*given), g(*given), "autocast")
+        near(gradients(f, given), gradients(g, given), "gradients under autocast")
+
+
 # --- autograd --------------------------------------------------------------------------------------------------
 
 

@@ -144,3 +144,25 @@ def test_a_size_pattern_that_cannot_be_read_is_refused(sizes: str) -> None:
 )
 def test_a_domain_says_why_it_refuses(domain: ow.Domain, arguments: dict[str, Any], why: str | None) -> None:
     assert domain.refuses(arguments) == why
+
+
+def test_a_domain_takes_wide_states_and_dtypes_of_single_tensors() -> None:
+    domain = ow.Domain(
+        dtypes=(torch.float32, torch.bfloat16), wide=("c",), types={"n": (torch.int64,)}, sizes="x[b, i] c[b, i] n[b]"
+    )
+    x, c, n = torch.ones(2, 3).bfloat16(), torch.ones(2, 3), torch.ones(2, dtype=torch.int64)
+    assert domain.refuses({"c": c, "x": x, "n": n}) is None
+    assert domain.refuses({"c": c.bfloat16(), "x": x, "n": n}) is None
+    assert domain.refuses({"x": x.float(), "c": c.bfloat16()}) == "c is bfloat16 and x is float32"
+    assert domain.refuses({"x": x, "n": n.int()}) == "n is int32, the kernel takes int64"
+    assert domain.refuses({"x": x.double()}) == "x is float64, the kernel takes float32, bfloat16"
+
+
+def test_sizes_may_be_multiples_and_sums() -> None:
+    domain = ow.Domain(sizes="x[b, i] h[b, k] weight[3*k, k+i]")
+    x, h = torch.ones(2, 4), torch.ones(2, 3)
+    assert domain.refuses({"x": x, "weight": torch.ones(9, 7), "h": h}) is None
+    assert "does not fit weight[3*k, k+i] with i = 4, k = 3" in str(
+        domain.refuses({"x": x, "h": h, "weight": torch.ones(8, 7)})
+    )
+    assert "asks for k+i with k = 3, i = 4" in str(domain.refuses({"x": x, "h": h, "weight": torch.ones(9, 8)}))

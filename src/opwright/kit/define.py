@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
 from opwright.kit import derive
+from opwright.kit.autocast import read_casts
 from opwright.kit.op import Op, P, R
 from opwright.kit.schema import read
 
@@ -27,6 +28,7 @@ def op(
     random: bool = False,
     opaque: bool | None = None,
     compile: Literal["call", "inline"] = "call",
+    autocast: Sequence[str] | None = None,
 ) -> Callable[[Callable[P, R]], Op[P, R]]: ...
 
 
@@ -41,6 +43,7 @@ def op(
     random: bool = False,
     opaque: bool | None = None,
     compile: Literal["call", "inline"] = "call",
+    autocast: Sequence[str] | None = None,
 ) -> Any:
     """Make an operator of an annotated function over tensors, its reference.
 
@@ -53,6 +56,8 @@ def op(
         opaque: keep it one call in graphs though it has no kernel. By default an operator is opaque when it
             has kernels, else PyTorch sees through it.
         compile: with kernels, whether torch.compile calls it or inlines its reference.
+        autocast: the tensors that autocast casts, so that kernels run; its reference must give the same dtypes.
+            By default the reference runs, and autocast does to it what it does to plain PyTorch.
 
     >>> import torch, opwright as ow
     >>> @ow.op
@@ -82,6 +87,7 @@ def op(
                 raise TypeError(f"{chosen}: a name that ends in _ promises to write its first argument, {first!r}")
             written = written or [first]
         signature = read(function, chosen, mutates=written, nondifferentiable=fixed, scope=scope)
+        read_casts(chosen, signature.names, None if autocast is None else tuple(autocast))
         return Op(
             chosen,
             signature,
@@ -92,6 +98,7 @@ def op(
             random=random or any(p.kind.schema.startswith("Generator") for p in signature.parameters),
             opaque=opaque,
             compile=compile,
+            autocast=None if autocast is None else tuple(autocast),
         )
 
     return make if function is None else make(function)

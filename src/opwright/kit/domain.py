@@ -14,6 +14,7 @@ from opwright.kit.require import broadcastable, spell
 from opwright.kit.values import tensors
 
 Layout = Literal["any", "contiguous", "channels_last"]
+HALVES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Domain:
     """The calls a kernel takes. Outside it the reference runs.
 
     `sizes` writes each tensor's shape as a pattern; a name stands for the same size wherever it appears,
-    `...` for any leading dimensions, `k%8` for a multiple of eight.
+    `...` for any leading dimensions, `k%8` for a multiple of eight, `3*k` for three times k, `k+n` for a sum.
 
     >>> domain = Domain(dtypes=(torch.float32,), sizes="x[..., k] weight[n, k]")
     >>> domain.refuses({"x": torch.ones(5, 3), "weight": torch.ones(2, 3)}) is None
@@ -47,6 +48,10 @@ class Domain:
     dtypes: tuple[torch.dtype, ...] = ()
     """Allowed for every tensor; empty: any. Tensors of one call share one dtype unless `mixed`."""
     mixed: bool = False
+    wide: tuple[str, ...] = ()
+    """Tensors that may be float32 where the others are half or bfloat16."""
+    types: Mapping[str, tuple[torch.dtype, ...]] = field(default_factory=dict)
+    """Tensors with dtypes of their own, such as integers that count."""
     ranks: Mapping[str, int | range] = field(default_factory=dict)
     layout: Layout = "any"
     broadcast: bool = False
@@ -61,11 +66,15 @@ class Domain:
     def refuses(self, arguments: Mapping[str, Any]) -> str | None:
         """Why the kernel does not take this call; None when it does."""
         named = [(name, t) for name, value in arguments.items() for t in tensors(value)]
+        plain = next(((n, t) for n, t in named if n not in self.wide and n not in self.types), None)
         for name, t in named:
-            if self.dtypes and t.dtype not in self.dtypes:
+            if name in self.types:
+                if t.dtype not in self.types[name]:
+                    return f"{name} is {spell(t.dtype)}, the kernel takes {_list(self.types[name])}"
+            elif self.dtypes and t.dtype not in self.dtypes:
                 return f"{name} is {spell(t.dtype)}, the kernel takes {_list(self.dtypes)}"
-            if not self.mixed and t.dtype != named[0][1].dtype:
-                return f"{name} is {spell(t.dtype)} and {named[0][0]} is {spell(named[0][1].dtype)}"
+            elif not self.mixed and plain is not None and not self._shares(name, t.dtype, plain[1].dtype):
+                return f"{name} is {spell(t.dtype)} and {plain[0]} is {spell(plain[1].dtype)}"
             if t.device != named[0][1].device:
                 return f"{name} is on {t.device} and {named[0][0]} on {named[0][1].device}"
             if t.layout != torch.strided:
@@ -80,8 +89,12 @@ class Domain:
             return "the tensors do not broadcast together"
         return self._sizes_refuse(arguments)
 
+    def _shares(self, name: str, dtype: torch.dtype, others: torch.dtype) -> bool:
+        return dtype == others or (name in self.wide and dtype == torch.float32 and others in HALVES)
+
     def _sizes_refuse(self, arguments: Mapping[str, Any]) -> str | None:
         bound: dict[str, int] = {}
+        sums: list[tuple[str, list[str], str, int]] = []  # for when all else is known
         for name, dims in self.patterns.items():
             t = arguments.get(name)
             if not isinstance(t, Tensor):
@@ -90,11 +103,20 @@ class Domain:
             exact = len(fixed) == len(dims)
             known = dict(bound)
             fits = t.dim() == len(fixed) if exact else t.dim() >= len(fixed)
-            fits = fits and all(_bind(d, s, bound) for d, s in zip(fixed, t.shape[t.dim() - len(fixed) :], strict=True))
+            sizes = list(zip(fixed, t.shape[t.dim() - len(fixed) :], strict=True)) if fits else []
+            fits = fits and all(_bind(d, s, bound) for d, s in sizes if "+" not in d)
+            sums += [(name, dims, d, s) for d, s in sizes if "+" in d]
             if not fits:
                 using = ", ".join(f"{k} = {v}" for k, v in known.items() if k in re.split(r"\W+", " ".join(dims)))
                 return f"{name} has shape {spell(t.shape)}, which does not fit {name}[{', '.join(dims)}]" + (
                     f" with {using}" if using else ""
+                )
+        for name, dims, d, size in sums:
+            first, _, second = d.partition("+")
+            if first not in bound or second not in bound or bound[first] + bound[second] != size:
+                using = ", ".join(f"{n} = {bound[n]}" for n in (first, second) if n in bound)
+                return f"{name} has size {size} where {name}[{', '.join(dims)}] asks for {d}" + f" with {using}" * bool(
+                    using
                 )
         return None
 
@@ -104,7 +126,7 @@ def _parse(sizes: str) -> dict[str, list[str]]:
     rest = re.sub(r"\s+", " ", sizes.replace(";", " ")).strip()
     for match in re.finditer(r"(\w+)\[([^\]]*)\]", rest):
         dims = [d.strip() for d in match[2].split(",") if d.strip()]
-        if "..." in dims[1:] or any(not re.fullmatch(r"\.\.\.|\d+|\w+(%\d+)?", d) for d in dims):
+        if "..." in dims[1:] or any(not re.fullmatch(r"\.\.\.|\d+|(\d+\*)?\w+(%\d+)?|\w+\+\w+", d) for d in dims):
             raise ValueError(f"sizes: cannot read {match[0]!r}; write for example x[..., k] or weight[n, k%8]")
         patterns[match[1]] = dims
     left = re.sub(r"(\w+)\[([^\]]*)\]", "", rest).replace(",", "").strip()
@@ -116,10 +138,12 @@ def _parse(sizes: str) -> dict[str, list[str]]:
 def _bind(dim: str, size: int, bound: dict[str, int]) -> bool:
     if dim.isdigit():
         return size == int(dim)
-    name, _, divisor = dim.partition("%")
+    stem, _, divisor = dim.partition("%")
     if divisor and size % int(divisor):
         return False
-    return name == "_" or bound.setdefault(name, size) == size
+    factor, _, name = stem.rpartition("*")
+    times = int(factor or 1)
+    return name == "_" or (size % times == 0 and bound.setdefault(name, size // times) == size // times)
 
 
 def _has_layout(t: Tensor, layout: Layout) -> bool:

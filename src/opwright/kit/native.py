@@ -55,7 +55,9 @@ def route(op: Op[..., Any], kernels: list[tuple[Kernel, Any]]) -> bool:
     name = op.overload.name()
     device = kernels[0][0].device.upper()
     for kernel, overload in kernels:
-        examples = [torch.empty(0, dtype=dtype) for dtype in kernel.domain.dtypes]
+        own = [kernel.domain.types.get(p.name, ()) for p in op.signature.parameters]
+        dtypes = (*kernel.domain.dtypes, *(dtype for types in own for dtype in types))
+        examples = [torch.empty(0, dtype=dtype) for dtype in dtypes]
         torch.ops.opwright_native.add_route(name, device, overload.name(), examples, _spec(op, kernel))
     reference = register.define_reference(op)
     torch.ops.opwright_native.install(name, device, reference.name())
@@ -65,8 +67,8 @@ def route(op: Op[..., Any], kernels: list[tuple[Kernel, Any]]) -> bool:
 def _spec(op: Op[..., Any], kernel: Kernel) -> list[int]:
     """A domain as numbers, in the order in which router.cpp reads them."""
     domain = kernel.domain
-    names = sorted({d.partition("%")[0] for dims in domain.patterns.values() for d in dims if _is_name(d)})
-    numbers = [int(domain.mixed), int(domain.broadcast), LAYOUTS.index(domain.layout), len(names)]
+    names = sorted({name for dims in domain.patterns.values() for d in dims for name in _names(d)})
+    numbers = [len(domain.dtypes), int(domain.mixed), int(domain.broadcast), LAYOUTS.index(domain.layout), len(names)]
     numbers.append(len(op.signature.parameters))
     for p in op.signature.parameters:
         ranks = domain.ranks.get(p.name)
@@ -76,15 +78,19 @@ def _spec(op: Op[..., Any], kernel: Kernel) -> list[int]:
         most = sys.maxsize if ranks.stop == 2**62 else ranks.stop - 1
         dims = domain.patterns.get(p.name)
         fixed = [d for d in dims or () if d != "..."]
+        numbers += [int(p.name in domain.wide), len(domain.types.get(p.name, ()))]
         numbers += [int(p.kind.schema == "Scalar"), ranks.start, most]
         numbers += [-1 if dims is None else len(fixed), int("..." in (dims or ()))]
         for d in fixed:
             stem, _, divisor = d.partition("%")
-            value = int(stem) if stem.isdigit() else names.index(stem) if stem in names else -1
-            numbers += [int(stem.isdigit()), value, int(divisor or 1)]
+            factor = stem.partition("*")[0] if "*" in stem else "1"
+            known = [names.index(name) for name in _names(d)]
+            value = int(stem) if stem.isdigit() else known[0] if known else -1
+            numbers += [int(stem.isdigit()), value, int(divisor or 1), int(factor), known[1] if len(known) > 1 else -1]
     return numbers
 
 
-def _is_name(dim: str) -> bool:
-    stem = dim.partition("%")[0]
-    return stem not in ("...", "_") and not stem.isdigit()
+def _names(dim: str) -> list[str]:
+    """The sizes that a dimension of a pattern speaks of."""
+    stem = dim.partition("%")[0].rpartition("*")[2]
+    return [name for name in stem.split("+") if name not in ("...", "_") and not name.isdigit()]

@@ -48,6 +48,7 @@ class Op(Ladder, Generic[P, R]):
         random: bool = False,
         opaque: bool | None = None,
         compile: Literal["call", "inline"] = "call",
+        autocast: tuple[str, ...] | None = None,
         parent: Op[..., Any] | None = None,
         rung: derive.Rung | None = None,
         form_of: Op[..., Any] | None = None,
@@ -74,6 +75,8 @@ class Op(Ladder, Generic[P, R]):
         self.kernels: list[Kernel] = []
         self._asked_opaque = opaque
         self.compile = compile
+        self.autocast = autocast
+        """The tensors that autocast casts; None: it sees the reference."""
         self._gradient: Callable[..., Any] | None = None
         self._rung_known = False
         self._samples: list[Callable[[Maker], Iterable[Any]]] = []

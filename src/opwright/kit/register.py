@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.kit import node, record
+from opwright.kit import autocast, node, record
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -214,6 +214,6 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> Entry:
         if key == FRONT:
             implement(front, key, with_keyset=True)
         else:
-            implement(reference, key)
+            implement(autocast.rule(lambda: entry.op, key) if key in autocast.DEVICES else reference, key)
     torch.library.register_fake(f"{op.namespace}::{name}", reference, lib=library)
     return entry

@@ -2,5 +2,6 @@
 
 from opwright.nn.elementwise import Cube, Scale, Sigmoid
 from opwright.nn.linear import Linear
+from opwright.nn.lltm import LLTM, LLTMCell
 
-__all__ = ["Cube", "Linear", "Scale", "Sigmoid"]
+__all__ = ["LLTM", "Cube", "LLTMCell", "Linear", "Scale", "Sigmoid"]

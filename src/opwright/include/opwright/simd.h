@@ -119,7 +119,7 @@ struct Exponential;
 template <>
 struct Exponential<float> {
     static constexpr float shift = 12582912.0f, least = -104.0f, greatest = 89.0f, least_normal = -87.0f;
-    float fraction, shifted;
+    float fraction, shifted, rest;  // fraction = 1 + rest
 
     OPWRIGHT_INLINE explicit Exponential(float x) {
         shifted = fma(x, 1.44269504f, shift);
@@ -130,14 +130,15 @@ struct Exponential<float> {
         q = fma(q, r, 0.04166839f);
         q = fma(q, r, 0.16666521f);
         q = fma(q, r, 0.49999994f);
-        fraction = fma(q, r * r, r) + 1.0f;
+        rest = fma(q, r * r, r);
+        fraction = rest + 1.0f;
     }
 };
 
 template <>
 struct Exponential<double> {
     static constexpr double shift = 6755399441055744.0, least = -746.0, greatest = 710.0, least_normal = -708.0;
-    double fraction, shifted;
+    double fraction, shifted, rest;
 
     OPWRIGHT_INLINE explicit Exponential(double x) {
         shifted = fma(x, 1.4426950408889634, shift);
@@ -153,7 +154,8 @@ struct Exponential<double> {
         q = fma(q, r, 4.166666666652199074e-2);
         q = fma(q, r, 1.666666666666667453e-1);
         q = fma(q, r, 5.000000000000010224e-1);
-        fraction = fma(q, r * r, r) + 1.0;
+        rest = fma(q, r * r, r);
+        fraction = rest + 1.0;
     }
 };
 
@@ -188,6 +190,41 @@ OPWRIGHT_INLINE T sigmoid(T x) {
     T power = T(2) * detail::scale(e.fraction, e.shifted - T(1));  // 2ⁿ in two factors: it may overflow
     power = power > y ? power : y;                                 // the latter for NaN alone
     return T(1) / (T(1) + power);
+}
+
+// Two sigmoids for one division, within 4 ulp above -40; what lies below counts as -40, whose sigmoid is 4e-18. NaN
+// stays NaN.
+template <class T>
+OPWRIGHT_INLINE void sigmoids(T& a, T& b) {
+    const auto denominator = [](T x) {
+        using E = detail::Exponential<T>;
+        T y = -x < T(40) ? -x : T(40);  // NaN too: one must not spoil the other
+        y = y < E::least_normal ? E::least_normal : y;
+        const E e(y);
+        return T(1) + detail::scale(e.fraction, e.shifted);
+    };
+    const T p = denominator(a), q = denominator(b), inverse = T(1) / (p * q);
+    a = a == a ? q * inverse : a;
+    b = b == b ? p * inverse : b;
+}
+
+// eˣ - 1 for x ≤ 0 within 2 ulp, near 0 too; for x > 0 some number. NaN stays NaN.
+template <class T>
+OPWRIGHT_INLINE T expm1_negative(T x) {
+    using E = detail::Exponential<T>;
+    T y = x > T(0) ? T(0) : x;
+    y = y < -E::greatest / T(2) ? -E::greatest / T(2) : y;  // -1 long before, and 2ⁿ is normal
+    const E e(y);
+    const T power = detail::power(e.shifted);
+    return detail::fma(e.rest, power, power - T(1));
+}
+
+// tanh x within 3 ulp; NaN stays NaN.
+template <class T>
+OPWRIGHT_INLINE T tanh(T x) {
+    const T t = expm1_negative(x > T(0) ? T(-2) * x : T(2) * x);
+    const T y = t / (T(-2) - t);
+    return x > T(0) ? y : -y;
 }
 
 }  // namespace simd

@@ -1,0 +1,77 @@
+"""What autocast does to an operator: what it does to the reference, or the casts that the author declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from opwright.kit.op import Op
+
+DEVICES = {
+    "AutocastCPU": "cpu",
+    "AutocastCUDA": "cuda",
+    "AutocastXPU": "xpu",
+    "AutocastHPU": "hpu",
+    "AutocastMPS": "mps",
+    "AutocastMTIA": "mtia",
+    "AutocastPrivateUse1": "privateuseone",
+}
+
+
+def read_casts(name: str, known: dict[str, Any], casts: tuple[str, ...] | None) -> None:
+    """Refuse casts of what is no tensor of the operator."""
+    for argument in casts or ():
+        if argument not in known or not known[argument].kind.is_tensor:
+            raise TypeError(f"{name}: autocast names {argument!r}, which is not a tensor of {name}")
+
+
+def rule(find: Callable[[], Op[..., Any]], key: str) -> Callable[..., Any]:
+    """What the dispatcher calls at an autocast key."""
+    device = DEVICES[key]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        op = find()
+        casts = op.home.autocast
+        if casts is None:
+            return op.run_reference(*args, **kwargs)
+        # The gradient's arguments are what the forward made of its own: cast already, or not to be.
+        names = casts if op.parent is None else ()
+        dtype = torch.get_autocast_dtype(_name(device))
+        values = op.signature.bind(args, kwargs)
+        for name in names:
+            values[name] = _cast(values[name], device, dtype)
+        positional, named = op.signature.encode(values)
+        # Only the devices' own keys are taken out: what the operator calls is cast as it says, not once more.
+        with torch._C._ExcludeDispatchKeyGuard(_KEYS):
+            return op.overload(*positional, **named)
+
+    return run
+
+
+def _name(device: str) -> str:
+    name: str = torch._C._get_privateuse1_backend_name() if device == "privateuseone" else device
+    return name
+
+
+def _cast(value: Any, device: str, dtype: torch.dtype) -> Any:
+    """As PyTorch's own operators are cast: floating-point tensors of the device, double excepted."""
+    if isinstance(value, (list, tuple)):
+        return [_cast(v, device, dtype) for v in value]
+    if not isinstance(value, Tensor) or not value.is_floating_point() or value.dtype == torch.float64:
+        return value
+    return value.to(dtype) if value.device.type == _name(device) else value
+
+
+def _keys() -> Any:
+    found = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+    for key in DEVICES:
+        if hasattr(torch._C.DispatchKey, key):
+            found = found | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    return found
+
+
+_KEYS = _keys()

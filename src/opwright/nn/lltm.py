@@ -1,0 +1,271 @@
+"""LLTM, one step and whole sequences, with the interface of torch.nn.LSTMCell and torch.nn.LSTM."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from opwright.ops.lltm.op import lltm
+from opwright.ops.lltm_cell.op import lltm_cell
+
+State = tuple[Tensor, Tensor]
+
+
+class LLTMCell(nn.Module):
+    """One step of LLTM, in place of torch.nn.LSTMCell: `cell(x, (h, c))` gives the next (h, c).
+
+    >>> import torch, opwright as ow
+    >>> cell = ow.nn.LLTMCell(3, 4)
+    >>> h, c = cell(torch.ones(2, 3))
+    >>> cell, h.shape
+    (LLTMCell(3, 4), torch.Size([2, 4]))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        _refuse_sizes("LLTMCell", input_size=input_size, hidden_size=hidden_size)
+        self.input_size, self.hidden_size = input_size, hidden_size
+        self.weight = nn.Parameter(torch.empty(3 * hidden_size, hidden_size + input_size, device=device, dtype=dtype))
+        self.bias: nn.Parameter | None
+        if bias:
+            self.bias = nn.Parameter(torch.empty(3 * hidden_size, device=device, dtype=dtype))
+        else:
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform between ±1/√hidden_size."""
+        _reset(self, self.hidden_size)
+
+    def forward(self, x: Tensor, state: State | None = None) -> State:
+        if x.dim() not in (1, 2) or x.shape[-1] != self.input_size:
+            raise ValueError(
+                f"LLTMCell: input must have shape [batch, {self.input_size}] or [{self.input_size}], "
+                f"got {tuple(x.shape)}"
+            )
+        alone = x.dim() == 1
+        rows = x[None] if alone else x
+        if state is None:
+            h = c = rows.new_zeros(rows.shape[0], self.hidden_size)
+        else:
+            h, c = (s[None] for s in state) if alone else state
+        h, c = lltm_cell(rows, self.weight, self.bias, h, c)
+        return (h[0], c[0]) if alone else (h, c)
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias is not None else ", bias=False")
+
+
+class LLTM(nn.Module):
+    """LLTM over sequences, in place of torch.nn.LSTM: its arguments, inputs and outputs, and the names of its
+    parameters, which have 3 rows a hidden unit for LSTM's 4; there is no proj_size.
+
+    `forward(input, hx, lengths=…, cells=…)` takes besides, for a padded batch, how many steps each sequence has (a
+    tensor or a list), and returns on request the cell states of all steps of the last layer, as a third result.
+
+    Args:
+        recompute: keep less for the gradient, and compute the gates again for it.
+
+    >>> import torch, opwright as ow
+    >>> layer = ow.nn.LLTM(3, 4, num_layers=2, bidirectional=True)
+    >>> output, (h_n, c_n) = layer(torch.ones(5, 2, 3))
+    >>> layer, output.shape, h_n.shape
+    (LLTM(3, 4, num_layers=2, bidirectional=True), torch.Size([5, 2, 8]), torch.Size([4, 2, 4]))
+    >>> output, (h_n, c_n), cells = layer(torch.ones(5, 2, 3), lengths=[5, 2], cells=True)
+    >>> bool(output[2:, 1].any()), cells.shape
+    (False, torch.Size([5, 2, 8]))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recompute: bool = False,
+    ) -> None:
+        super().__init__()
+        _refuse_sizes("LLTM", input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
+        if isinstance(dropout, bool) or not 0 <= dropout <= 1:
+            raise ValueError(f"LLTM: dropout must be a number between 0 and 1, got {dropout!r}")
+        if dropout > 0 and num_layers == 1:
+            warnings.warn(
+                f"LLTM: dropout is between layers, and one layer has none, got dropout={dropout} and num_layers=1",
+                stacklevel=2,
+            )
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
+        self.bidirectional, self.recompute = bidirectional, recompute
+        directions = 2 if bidirectional else 1
+        for layer in range(num_layers):
+            inputs = input_size if layer == 0 else directions * hidden_size
+            for direction in range(directions):
+                shapes: dict[str, tuple[int, ...]] = {
+                    "weight_ih": (3 * hidden_size, inputs),
+                    "weight_hh": (3 * hidden_size, hidden_size),
+                }
+                if bias:
+                    shapes |= {"bias_ih": (3 * hidden_size,), "bias_hh": (3 * hidden_size,)}
+                for name, shape in shapes.items():
+                    parameter = nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
+                    self.register_parameter(f"{name}{_suffix(layer, direction)}", parameter)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform between ±1/√hidden_size."""
+        _reset(self, self.hidden_size)
+
+    def flatten_parameters(self) -> None:
+        """Nothing: for scripts that ask torch.nn.LSTM to."""
+
+    @property
+    def all_weights(self) -> list[list[nn.Parameter]]:
+        """The parameters of each layer and direction."""
+        directions = 2 if self.bidirectional else 1
+        return [self._weights(layer, d) for layer in range(self.num_layers) for d in range(directions)]
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: State | None = None,
+        *,
+        lengths: Tensor | Sequence[int] | None = None,
+        cells: bool = False,
+    ) -> Any:
+        if isinstance(input, PackedSequence):
+            if lengths is not None:
+                raise ValueError("LLTM: a PackedSequence has its lengths; leave out lengths")
+            return self._packed(input, hx, cells)
+        if input.dim() not in (2, 3) or input.shape[-1] != self.input_size:
+            raise ValueError(
+                f"LLTM: input must have 3 dimensions, or 2 without a batch, the last of size {self.input_size}, "
+                f"got {tuple(input.shape)}"
+            )
+        alone = input.dim() == 2
+        steps = input.unsqueeze(1) if alone else input.transpose(0, 1) if self.batch_first else input
+        first = None if hx is None else self._state(hx, steps.shape[1], alone)
+        each = None if lengths is None else self._lengths(lengths, steps, alone)
+        output, h_n, c_n, states = self._run(steps, first, each, cells)
+
+        def lay(whole: Tensor) -> Tensor:
+            return whole.squeeze(1) if alone else whole.transpose(0, 1) if self.batch_first else whole
+
+        state = (h_n.squeeze(1), c_n.squeeze(1)) if alone else (h_n, c_n)
+        return (lay(output), state, lay(states)) if states is not None else (lay(output), state)
+
+    def _packed(self, input: PackedSequence, hx: State | None, cells: bool) -> Any:
+        """Packed in, packed out. The batch is sorted inside, as it is in the packing."""
+        data, sizes, order, back = input
+        if data.dim() != 2 or data.shape[1] != self.input_size:
+            raise ValueError(f"LLTM: input must have {self.input_size} features, got {tuple(data.shape)} packed")
+        steps, each = pad_packed_sequence(PackedSequence(data, sizes))
+        first = None if hx is None else self._state(hx, steps.shape[1], alone=False)
+        if first is not None and order is not None:
+            first = first[0].index_select(1, order), first[1].index_select(1, order)
+        output, h_n, c_n, states = self._run(steps, first, each.to(data.device), cells)
+        if back is not None:
+            h_n, c_n = h_n.index_select(1, back), c_n.index_select(1, back)
+
+        def pack(whole: Tensor) -> PackedSequence:
+            return PackedSequence(pack_padded_sequence(whole, each).data, sizes, order, back)
+
+        return (pack(output), (h_n, c_n), pack(states)) if states is not None else (pack(output), (h_n, c_n))
+
+    def _run(
+        self, x: Tensor, first: State | None, lengths: Tensor | None, cells: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        directions = 2 if self.bidirectional else 1
+        h_n, c_n, states = [], [], []
+        for layer in range(self.num_layers):
+            if layer > 0 and self.dropout > 0:
+                x = nn.functional.dropout(x, self.dropout, self.training)
+            outputs = []
+            last = layer == self.num_layers - 1
+            for d in range(directions):
+                h_0, c_0 = (None, None) if first is None else (s[layer * directions + d] for s in first)
+                weights: list[nn.Parameter | None] = [*self._weights(layer, d), None, None]
+                output, h, c, states_d = lltm(  # type: ignore[misc]
+                    x,
+                    *weights[:4],  # type: ignore[arg-type]
+                    h_0,
+                    c_0,
+                    lengths=lengths,
+                    reverse=d == 1,
+                    all_cells=cells and last,
+                    recompute=self.recompute,
+                )
+                outputs.append(output)
+                h_n.append(h)
+                c_n.append(c)
+                if states_d is not None:
+                    states.append(states_d)
+            x = outputs[0] if directions == 1 else torch.cat(outputs, 2)
+        every = None if not states else states[0] if directions == 1 else torch.cat(states, 2)
+        return x, torch.stack(h_n), torch.stack(c_n), every
+
+    def _weights(self, layer: int, direction: int) -> list[nn.Parameter]:
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh") if self.bias else ("weight_ih", "weight_hh")
+        return [getattr(self, f"{name}{_suffix(layer, direction)}") for name in names]
+
+    def _state(self, hx: State, batch: int, alone: bool) -> State:
+        layers = self.num_layers * (2 if self.bidirectional else 1)
+        expected = (layers, self.hidden_size) if alone else (layers, batch, self.hidden_size)
+        for name, state in zip(("h_0", "c_0"), hx, strict=True):
+            if tuple(state.shape) != expected:
+                raise ValueError(f"LLTM: {name} must have shape {expected}, got {tuple(state.shape)}")
+        return (hx[0].unsqueeze(1), hx[1].unsqueeze(1)) if alone else hx
+
+    def _lengths(self, lengths: Tensor | Sequence[int], steps: Tensor, alone: bool) -> Tensor:
+        if alone:
+            raise ValueError("LLTM: lengths are those of a batch, and input has none; cut input instead")
+        each = torch.as_tensor(lengths)
+        if each.dim() != 1 or each.shape[0] != steps.shape[1] or each.is_floating_point():
+            raise ValueError(f"LLTM: lengths must be {steps.shape[1]} integers, one a sequence, got {lengths}")
+        # On a GPU reading them would wait for it; there a length beyond the steps counts as all of them.
+        known = each.device.type == "cpu" and not torch.compiler.is_compiling() and each.numel() > 0
+        if known and (int(each.min()) < 0 or int(each.max()) > steps.shape[0]):
+            raise ValueError(f"LLTM: lengths must lie between 0 and the {steps.shape[0]} steps of input, got {lengths}")
+        return each.to(steps.device, torch.int64)
+
+    def extra_repr(self) -> str:
+        text = f"{self.input_size}, {self.hidden_size}"
+        defaults = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
+        for name, usual in (defaults | {"recompute": False}).items():
+            if getattr(self, name) != usual:
+                text += f", {name}={getattr(self, name)}"
+        return text
+
+
+def _suffix(layer: int, direction: int) -> str:
+    return f"_l{layer}" + ("_reverse" if direction else "")
+
+
+def _refuse_sizes(name: str, **sizes: Any) -> None:
+    for what, size in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size <= 0:
+            raise ValueError(f"{name}: {what} must be a positive integer, got {size!r}")
+
+
+def _reset(module: nn.Module, hidden: int) -> None:
+    bound = 1 / math.sqrt(hidden)
+    for parameter in module.parameters():
+        nn.init.uniform_(parameter, -bound, bound)

@@ -1,0 +1,179 @@
+#include "call.h"
+
+using lltm::memory;
+using lltm::OptionalTensor;
+
+namespace {
+
+using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+
+// What a layer is made of, in the order of the schema.
+struct Layer {
+    const Tensor &x, &weight_ih, &weight_hh;
+    const OptionalTensor &bias_ih, &bias_hh, &h_0, &c_0, &lengths;
+    bool reverse;
+
+    int64_t rows() const { return x.size(0) * x.size(1); }
+    Tensor inputs() const { return reshaped(x, {rows(), x.size(2)}); }
+    // The part of all gates that does not wait for the step before: one product.
+    void project(const Tensor& gates) const {
+        if (gates.numel() > 0) call("aten::mm", "out", inputs(), transposed(weight_ih), gates);
+    }
+};
+
+template <class C>
+Outputs forward(const Layer& layer, bool all_cells, bool recompute, Tensor* tape) {
+    lltm::Call<C> run(layer.x, layer.weight_hh, layer.lengths, layer.reverse);
+    auto& q = run.q;
+    const int64_t H = q.hidden, T = q.steps, B = q.batch, N = T * B;
+    const DType type = run.type, state = given(layer.c_0) ? dtype(*layer.c_0) : type;
+    const Tensor output = empty({T, B, H}, type), cells = all_cells ? empty({T, B, H}, state) : Tensor();
+    const bool keep = tape && !recompute;
+    q.gates_width = keep ? 4 * H : 3 * H;
+    if (tape) *tape = empty({T, B, recompute ? H : 4 * H}, type);
+    const Tensor gates = keep ? narrowed(reshaped(*tape, {N, 4 * H}), 1, 0, 3 * H) : empty({N, 3 * H}, type);
+    layer.project(gates);
+    q.gates = memory(gates);
+    q.keep_gates = keep;
+    if (tape) q.kept_c = memory(*tape) + (keep ? 3 * H * q.bytes : 0), q.kept_c_width = keep ? 4 * H : H;
+    q.output = memory(output);
+    if (all_cells) (state == dtype_of<C> ? q.wide_cells : q.cells) = memory(cells);
+    run.read_biases(layer.bias_ih, layer.bias_hh);
+    q.h_0 = run.read(layer.h_0);
+    run.place_c(layer.c_0);
+    run.clear_padding(q.output, H * q.bytes);
+    run.clear_padding(q.cells, H * q.bytes);
+    run.clear_padding(q.wide_cells, H * int64_t(sizeof(C)));
+    if (tape) run.clear_padding(memory(*tape), tape->size(2) * q.bytes);
+    run.forward();
+
+    const Tensor h_n = empty({B, H}, type);
+    const std::vector<C> zeros(static_cast<size_t>(H), C(0));
+    for (int64_t p = 0; p < B; ++p) {
+        const int64_t b = q.order[p];
+        if (q.length[p] > 0) {
+            std::memcpy(memory(h_n) + b * H * q.bytes, q.output + q.row(p, q.length[p] - 1) * H * q.bytes,
+                        static_cast<size_t>(H * q.bytes));
+        } else {
+            run.write_row(h_n, b, q.h_0 ? q.h_0 + b * H : zeros.data());
+        }
+    }
+    return {output, h_n, run.take_c(state), cells};
+}
+
+// The gradients of the gates of the first step of each sequence; zeros where there is none.
+template <class C>
+Tensor first_gates(const lltm::Steps<C>& q, DType type) {
+    const Tensor first = empty({q.batch, 3 * q.hidden}, type);
+    const int64_t row = 3 * q.hidden * q.bytes;
+    for (int64_t p = 0; p < q.batch; ++p) {
+        char* to = memory(first) + q.order[p] * row;
+        if (q.length[p] == 0) std::memset(to, 0, static_cast<size_t>(row));
+        if (q.length[p] > 0) std::memcpy(to, q.grad_gates + q.row(p, 0) * row, static_cast<size_t>(row));
+    }
+    return first;
+}
+
+// The gradient of weight_hh: at every step, that of the gates times h before it. h before a step is a row of the output
+// one step earlier, and h_0 before the first.
+template <class C>
+Tensor weight_hh_gradient(const lltm::Steps<C>& q, const Layer& layer, const Tensor& grad_gates, const Tensor& output) {
+    const int64_t B = q.batch, N = q.steps * B, skip = std::min(B, N);
+    const Tensor later = narrowed(grad_gates, 0, q.reverse ? 0 : skip, N - skip);
+    // Where sequences end early and are walked from their end, this holds the zeros of the padding.
+    const Tensor earlier = narrowed(reshaped(output, {N, q.hidden}), 0, q.reverse ? skip : 0, N - skip);
+    const Tensor grad = product(transposed(later), earlier);
+    if (!given(layer.h_0)) return grad;
+    const Tensor start = product(transposed(first_gates(q, dtype(grad))), *layer.h_0);
+    return map([](C x, C y) { return x + y; }, grad, start);
+}
+
+// The gradient of h_0: that of the first gates, through the weights; what came in, where a sequence has no steps.
+template <class C>
+Tensor h_0_gradient(const lltm::Call<C>& run, const Tensor& weight_hh) {
+    const auto& q = run.q;
+    const Tensor grad = product(first_gates(q, run.type), weight_hh);
+    for (int64_t p = 0; q.grad_h_n && p < q.batch; ++p) {
+        if (q.length[p] == 0) run.write_row(grad, q.order[p], q.grad_h_n + q.order[p] * q.hidden);
+    }
+    return grad;
+}
+
+using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+template <class C>
+Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
+                   const OptionalTensor& grad_c_n, const OptionalTensor& grad_cells, const Tensor& output,
+                   const Tensor& tape, bool recompute, const Wanted& wanted) {
+    lltm::Call<C> run(layer.x, layer.weight_hh, layer.lengths, layer.reverse);
+    auto& q = run.q;
+    const int64_t H = q.hidden, N = layer.rows();
+    check(tape.size(2) == (recompute ? 1 : 4) * H && tape.size(0) == q.steps && output.size(0) == q.steps,
+          "lltm_backward: tape must be what lltm_saving returned, got ", shape(tape));
+    const Tensor grad_gates = empty({N, 3 * H}, run.type);
+    q.grad_gates = memory(grad_gates);
+    q.output = memory(run.hold(contiguous(output)));
+    q.gates = memory(run.hold(contiguous(tape)));
+    q.gates_width = 4 * H;
+    q.kept_c = recompute ? q.gates : q.gates + 3 * H * q.bytes;
+    q.kept_c_width = recompute ? H : 4 * H;
+    q.recompute = recompute;
+    if (recompute) {
+        layer.project(grad_gates);
+        run.read_biases(layer.bias_ih, layer.bias_hh);
+    }
+    q.h_0 = run.read(layer.h_0);
+    q.grad_output = run.elements(grad_output);
+    q.grad_cells = run.read(grad_cells);
+    q.grad_h_n = run.read(grad_h_n);
+    run.place_c(grad_c_n);
+    run.clear_padding(q.grad_gates, 3 * H * q.bytes);
+    run.backward();
+
+    Gradients out;
+    auto& [x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0] = out;
+    if (wants(wanted, 6) && given(layer.c_0)) c_0 = run.take_c(dtype(*layer.c_0));
+    if (wants(wanted, 5) && given(layer.h_0)) h_0 = h_0_gradient(run, layer.weight_hh);
+    if (wants(wanted, 3) && given(layer.bias_ih)) bias_ih = sum_of_rows(grad_gates);
+    if (wants(wanted, 4) && given(layer.bias_hh)) bias_hh = sum_of_rows(grad_gates);
+    if (wants(wanted, 2)) weight_hh = weight_hh_gradient<C>(q, layer, grad_gates, output);
+    if (wants(wanted, 1)) weight_ih = product(transposed(grad_gates), layer.inputs());
+    if (wants(wanted, 0)) x = reshaped(product(grad_gates, layer.weight_ih), {q.steps, q.batch, layer.x.size(2)});
+    return out;
+}
+
+}  // namespace
+
+Outputs lltm_cpu(const Tensor& x, const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias_ih,
+                 const OptionalTensor& bias_hh, const OptionalTensor& h_0, const OptionalTensor& c_0,
+                 const OptionalTensor& lengths, bool reverse, bool all_cells, bool recompute) {
+    const Layer layer{x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse};
+    return compute(x, [&](auto zero) { return forward<decltype(zero)>(layer, all_cells, recompute, nullptr); });
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_saving_cpu(
+    const Tensor& x, const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias_ih,
+    const OptionalTensor& bias_hh, const OptionalTensor& h_0, const OptionalTensor& c_0, const OptionalTensor& lengths,
+    bool reverse, bool all_cells, bool recompute) {
+    const Layer layer{x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse};
+    Tensor tape;
+    const auto out = compute(x, [&](auto zero) { return forward<decltype(zero)>(layer, all_cells, recompute, &tape); });
+    return std::tuple_cat(out, std::tuple(tape));
+}
+
+Gradients lltm_backward_cpu(const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
+                            const OptionalTensor& grad_c_n, const OptionalTensor& grad_cells, const Tensor& x,
+                            const Tensor& weight_ih, const Tensor& weight_hh, const Tensor& output, const Tensor& tape,
+                            const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, const OptionalTensor& h_0,
+                            const OptionalTensor& c_0, const OptionalTensor& lengths, bool reverse, bool recompute,
+                            bool, const Wanted& wanted) {
+    const Layer layer{x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse};
+    return compute(x, [&](auto zero) {
+        return backward<decltype(zero)>(layer, grad_output, grad_h_n, grad_c_n, grad_cells, output, tape, recompute,
+                                        wanted);
+    });
+}
+
+OPWRIGHT_KERNEL(lltm, CPU, lltm_cpu);
+OPWRIGHT_KERNEL(lltm_saving, CPU, lltm_saving_cpu);
+OPWRIGHT_KERNEL(lltm_backward, CPU, lltm_backward_cpu);

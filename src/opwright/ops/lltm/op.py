@@ -1,0 +1,358 @@
+"""LLTM over a whole sequence."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import elu, linear
+
+import opwright as ow
+
+
+class Sequence(NamedTuple):
+    output: Tensor
+    h_n: Tensor
+    c_n: Tensor
+    cells: Tensor | None
+
+
+# Autocast is to do what it does to the products inside, and no more.
+@ow.op(autocast=("x", "weight_ih", "weight_hh", "bias_ih", "bias_hh", "h_0"), nondifferentiable="lengths")
+def lltm(
+    x: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None = None,
+    bias_hh: Tensor | None = None,
+    h_0: Tensor | None = None,
+    c_0: Tensor | None = None,
+    *,
+    lengths: Tensor | None = None,
+    reverse: bool = False,
+    all_cells: bool = False,
+    recompute: bool = False,
+) -> Sequence:
+    """One layer of LLTM, in one direction, over all steps of a sequence.
+
+    At each step i, o, g = x Wihᵀ + bih + h Whhᵀ + bhh; c ← c + elu(g)·sigmoid(i); h ← tanh(c)·sigmoid(o). Half and
+    bfloat16 compute this and keep c in float32 between the steps. `ow.nn.LLTM` makes layers and directions of it.
+
+    Args:
+        x: `[steps, batch, inputs]`
+        weight_ih: `[3·hidden, inputs]`: rows for input gate, output gate, candidate
+        weight_hh: `[3·hidden, hidden]`
+        bias_ih: `[3·hidden]`, optional
+        bias_hh: `[3·hidden]`, optional
+        h_0: `[batch, hidden]`, what h begins with; zeros by default
+        c_0: `[batch, hidden]`, what c begins with; zeros by default
+        lengths: `[batch]`, int64: how many steps each sequence has, at most all and at least none. Beyond them
+            the output is zero and the state stands still
+        reverse: go from the last step to the first
+        all_cells: return the cell states of all steps
+        recompute: compute the gates again for the gradient rather than keep them: a fourth of the memory between
+            forward and backward, for one product more
+
+    Returns: `output`, h of all steps; `h_n` and `c_n`, the state after the last; `cells`, c of all steps, or None
+
+    >>> import torch, opwright as ow
+    >>> x, weight_ih, weight_hh = torch.ones(4, 1, 2), torch.full((3, 2), 0.5), torch.full((3, 1), 0.5)
+    >>> ow.lltm(x, weight_ih, weight_hh).output.flatten()
+    tensor([0.4558, 0.7065, 0.7938, 0.8077])
+    """
+    out = _Steps(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse).forward()
+    return Sequence(*out[:3], out[3] if all_cells else None)
+
+
+@lltm.saving("tape")
+def _(
+    x: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None,
+    bias_hh: Tensor | None,
+    h_0: Tensor | None,
+    c_0: Tensor | None,
+    lengths: Tensor | None,
+    reverse: bool,
+    all_cells: bool,
+    recompute: bool,
+) -> Any:
+    run = _Steps(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse)
+    output, h_n, c_n, cells, gates = run.forward()
+    tape = cells if recompute else torch.cat((gates, cells), 2)
+    return output, h_n, c_n, cells if all_cells else None, tape.to(output.dtype)
+
+
+@lltm.gradient
+def _(
+    grad_output: Tensor | None,
+    grad_h_n: Tensor | None,
+    grad_c_n: Tensor | None,
+    grad_cells: Tensor | None,
+    x: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None,
+    bias_hh: Tensor | None,
+    h_0: Tensor | None,
+    c_0: Tensor | None,
+    output: Tensor,
+    tape: Tensor,
+    lengths: Tensor | None,
+    reverse: bool,
+    recompute: bool,
+    wanted: list[bool],
+) -> Any:
+    run = _Steps(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse)
+    d, h, d_h, d_c = run.backward(grad_output, grad_h_n, grad_c_n, grad_cells, output, tape, recompute)
+    steps, rows = len(d), len(d) * run.batch
+    flat = d.reshape(rows, d.shape[2])
+    d_x = (flat @ weight_ih).reshape(steps, run.batch, x.shape[2]) if wanted[0] else None
+    d_bias = flat.sum(0) if wanted[3] or wanted[4] else None
+    return (
+        d_x,
+        flat.t() @ run.xs.reshape(rows, x.shape[2]) if wanted[1] else None,
+        flat.t() @ h.reshape(rows, run.hidden) if wanted[2] else None,
+        d_bias if wanted[3] else None,
+        d_bias.clone() if d_bias is not None and wanted[4] else None,
+        d_h.to(h_0.dtype) if h_0 is not None and wanted[5] else None,
+        d_c.to(c_0.dtype) if c_0 is not None and wanted[6] else None,
+    )
+
+
+class _Steps:
+    """The loop in plain PyTorch, forward and backward. Everything in it has the steps first."""
+
+    def __init__(
+        self,
+        x: Tensor,
+        weight_ih: Tensor,
+        weight_hh: Tensor,
+        bias_ih: Tensor | None,
+        bias_hh: Tensor | None,
+        h_0: Tensor | None,
+        c_0: Tensor | None,
+        lengths: Tensor | None,
+        reverse: bool,
+    ) -> None:
+        self.check(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths)
+        self.xs = x
+        self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh = weight_ih, weight_hh, bias_ih, bias_hh
+        self.h_0, self.c_0, self.lengths = h_0, c_0, lengths
+        self.batch, self.hidden = x.shape[1], weight_hh.shape[1]
+        steps = range(x.shape[0])
+        self.order = steps[::-1] if reverse else steps
+
+    @staticmethod
+    def check(
+        x: Tensor,
+        weight_ih: Tensor,
+        weight_hh: Tensor,
+        bias_ih: Tensor | None,
+        bias_hh: Tensor | None,
+        h_0: Tensor | None,
+        c_0: Tensor | None,
+        lengths: Tensor | None,
+    ) -> None:
+        ow.require(x.is_floating_point(), "x must be a floating-point tensor, got {x.dtype}", NotImplementedError)
+        ow.require(
+            weight_hh.dim() == 2 and weight_hh.shape[0] == 3 * weight_hh.shape[1],
+            "weight_hh must have shape [3·hidden, hidden], got {weight_hh.shape}",
+        )
+        rows, hidden = weight_hh.shape
+        ow.require(
+            weight_ih.dim() == 2 and weight_ih.shape[0] == rows,
+            "weight_ih must have the {rows} rows of weight_hh, got {weight_ih.shape}",
+        )
+        inputs = weight_ih.shape[1]
+        ow.require(
+            x.dim() == 3 and x.shape[2] == inputs,
+            "x must have 3 dimensions, the last of size {inputs} to fit weight_ih, got {x.shape}",
+        )
+        batch = x.shape[1]
+        for name, bias in (("bias_ih", bias_ih), ("bias_hh", bias_hh)):  # noqa: B007  the message says it
+            ow.require(bias is None or bias.shape == (rows,), "{name} must have shape ({rows},)")
+        for name, state in (("h_0", h_0), ("c_0", c_0)):  # noqa: B007  the message says it
+            ow.require(state is None or state.shape == (batch, hidden), "{name} must have shape ({batch}, {hidden})")
+        ow.require(
+            lengths is None or (lengths.shape == (batch,) and lengths.dtype == torch.int64),
+            "lengths must have shape ({batch},) and dtype int64",
+        )
+
+    def running(self, t: int) -> Tensor | None:
+        return None if self.lengths is None else (self.lengths > t)[:, None]
+
+    def project(self) -> Tensor:
+        return linear(self.xs, self.weight_ih, self.bias_ih)
+
+    def forward(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Output, h_n, c_n, cells and gates."""
+        z = self.project()
+        wide = torch.promote_types(z.dtype, torch.float32)
+        h = z.new_zeros(self.batch, self.hidden) if self.h_0 is None else self.h_0.to(z.dtype, copy=True)
+        first = z.new_zeros(self.batch, self.hidden) if self.c_0 is None else self.c_0
+        c = first.to(torch.promote_types(first.dtype, wide), copy=True)
+        hs, cs, gates = ([part] * len(self.order) for part in (h, c, h))
+        for t in self.order:
+            i, o, g = (z[t] + linear(h, self.weight_hh, self.bias_hh)).to(wide).chunk(3, 1)
+            i, o, g = torch.sigmoid(i), torch.sigmoid(o), elu(g)
+            c_t = c + g * i
+            h_t = (torch.tanh(c_t) * o).to(z.dtype)
+            hs[t], cs[t], gates[t] = h_t, c_t, torch.cat((i, o, g), 1)
+            on = self.running(t)
+            if on is None:
+                h, c = h_t, c_t
+            else:
+                h, c = torch.where(on, h_t, h), torch.where(on, c_t, c)
+                hs[t], cs[t], gates[t] = (part * on for part in (hs[t], cs[t], gates[t]))
+        if not len(self.order):
+            empty = z[..., : self.hidden]
+            return empty.clone(), h, c.to(first.dtype), empty.to(first.dtype, copy=True), z
+        cells = torch.stack(cs).to(first.dtype)
+        return torch.stack(hs), h.clone(), c.to(first.dtype, copy=True), cells, torch.stack(gates)
+
+    def backward(
+        self,
+        grad_output: Tensor | None,
+        grad_h_n: Tensor | None,
+        grad_c_n: Tensor | None,
+        grad_cells: Tensor | None,
+        output: Tensor,
+        tape: Tensor,
+        recompute: bool,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The gradients of the pre-activations, h before each step, the gradients of h_0 and c_0."""
+        dtype, wide = output.dtype, torch.promote_types(output.dtype, torch.float32)
+        state = output.new_zeros(self.batch, self.hidden)
+        d_h = state.to(wide) if grad_h_n is None else grad_h_n.to(wide)
+        d_c = state.to(wide) if grad_c_n is None else grad_c_n.to(wide)
+        before = self.states_before(state if self.h_0 is None else self.h_0.to(dtype), output)
+        z = self.project() if recompute else tape
+        d = [state] * len(self.order)
+        for t in reversed(self.order):
+            on = self.running(t)
+            if recompute:
+                gates = (z[t] + linear(before[t], self.weight_hh, self.bias_hh)).to(wide)
+                i, o, g = gates.chunk(3, 1)
+                i, o, g, c = torch.sigmoid(i), torch.sigmoid(o), elu(g), tape[t].to(wide)
+            else:
+                i, o, g, c = tape[t].to(wide).chunk(4, 1)
+            tanh = torch.tanh(c)
+            e_h = d_h if grad_output is None else d_h + grad_output[t]
+            e_c = d_c + e_h * o * (1 - tanh * tanh)
+            e_c = e_c if grad_cells is None else e_c + grad_cells[t]
+            d_g = e_c * i * torch.where(g > 0, 1, g + 1)  # elu' = elu + 1 below zero
+            d[t] = torch.cat((e_c * g * i * (1 - i), e_h * tanh * o * (1 - o), d_g), 1).to(dtype)
+            back = (d[t] @ self.weight_hh).to(wide)
+            if on is not None:
+                d[t] = d[t] * on
+                back, e_c = torch.where(on, back, d_h), torch.where(on, e_c, d_c)
+            d_h, d_c = back, e_c
+        whole = torch.stack(d) if d else output.new_zeros(0, self.batch, 3 * self.hidden)
+        return whole, before, d_h, d_c
+
+    def states_before(self, first: Tensor, output: Tensor) -> Tensor:
+        """h before each step."""
+        if not len(self.order):
+            return output
+        if self.order.step > 0:
+            return torch.cat((first[None], output[:-1]))
+        before = torch.cat((output[1:], first[None]))
+        if self.lengths is None:
+            return before
+        last = torch.arange(1, len(self.order) + 1, device=output.device)[:, None] >= self.lengths
+        return torch.where(last[..., None], first, before)
+
+
+@lltm.samples
+def _(make: ow.Maker) -> Iterator[Any]:
+    if not make.dtype.is_floating_point:
+        return  # elu knows no other numbers
+
+    def weights(inputs: int, hidden: int) -> Any:
+        shapes = ((3 * hidden, inputs), (3 * hidden, hidden), (3 * hidden,), (3 * hidden,))
+        return [make(*shape, low=-0.7, high=0.7) for shape in shapes]
+
+    def lengths(*values: int) -> Tensor:
+        return torch.tensor(values, device=make.device)
+
+    yield make(3, 2, 4), *weights(4, 3), make(2, 3), make(2, 3), {"all_cells": True}
+    yield make(2, 3, 2), *weights(2, 1), {"reverse": True, "lengths": lengths(2, 0, 1), "recompute": True}
+    yield make(2, 4, 2), *weights(2, 7)[:2], {"recompute": True}
+    yield make(4, 3, 2), *weights(2, 2), make(3, 2), make(3, 2), {"lengths": lengths(1, 4, 2)}
+    yield make(1, 1, 2), *weights(2, 3), None, make(1, 3)
+    yield make(0, 2, 2), *weights(2, 3), make(2, 3), make(2, 3)
+    yield make(2, 0, 2), *weights(2, 3)
+    yield make(2, 2, 3).transpose(0, 1), *weights(3, 2), make(2, 4)[:, ::2], None, {"reverse": True}
+
+
+@lltm.rejects
+def _(make: ow.Maker) -> Iterator[Any]:
+    x, ih, hh, bias, state = make(3, 2, 4), make(9, 4), make(9, 3), make(9), make(2, 3)
+    yield ValueError, "lltm: weight_hh must have shape [3·hidden, hidden], got (8, 3)", (x, ih, make(8, 3))
+    yield ValueError, "lltm: weight_ih must have the 9 rows of weight_hh, got (6, 4)", (x, make(6, 4), hh)
+    yield (
+        ValueError,
+        "lltm: x must have 3 dimensions, the last of size 4 to fit weight_ih, got (3, 4)",
+        (x[:, 0], ih, hh),
+    )
+    yield ValueError, "lltm: bias_hh must have shape (9,)", (x, ih, hh, bias, make(3))
+    yield ValueError, "lltm: h_0 must have shape (2, 3)", (x, ih, hh, bias, bias, make(3, 3), state)
+    yield ValueError, "lltm: lengths must have shape (2,) and dtype int64", (x, ih, hh, {"lengths": make(2)})
+    yield TypeError, "lltm: weight_hh must be a Tensor, got None", (x, ih, None)
+
+
+@lltm.cost
+def _(x: Tensor, weight_ih: Tensor, weight_hh: Tensor, **rest: Any) -> ow.Cost:
+    rows = x.shape[0] * x.shape[1]
+    moved = x.nbytes + weight_ih.nbytes + weight_hh.nbytes + rows * weight_hh.shape[1] * x.itemsize
+    return ow.Cost(bytes=moved, flops=2 * rows * (weight_ih.numel() + weight_hh.numel()))
+
+
+@lltm.bench("T128 B16", sizes={"cpu": (32, 128), "cuda": (128, 512)})
+def _(make: ow.Maker, n: int) -> Any:
+    return _drawn(make, 128, 16, n)
+
+
+@lltm.bench("batch 32", sizes={"cpu": (128, 512), "cuda": (512, 1024)})
+def _(make: ow.Maker, n: int) -> Any:
+    return _drawn(make, 128, 32, n)
+
+
+def _drawn(make: ow.Maker, steps: int, batch: int, size: int) -> Any:
+    bound = size**-0.5
+    shapes = ((3 * size, size), (3 * size, size), (3 * size,), (3 * size,))
+    return make(steps, batch, size), *(make(*shape, low=-bound, high=bound) for shape in shapes)
+
+
+def _lstm(x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor, bias_hh: Tensor, **rest: Any) -> Any:
+    """The arguments of an LSTM of these sizes: four gates for three."""
+    weights = [torch.cat((w, w[: w.shape[0] // 3])).contiguous() for w in (weight_ih, weight_hh, bias_ih, bias_hh)]
+    return x, *weights
+
+
+def _run_lstm(x: Tensor, *weights: Tensor) -> Tensor:
+    state = x.new_zeros(1, x.shape[1], weights[1].shape[1])
+    output: Tensor = torch.lstm(x, (state, state), list(weights), True, 1, 0.0, True, False, False)[0]
+    return output
+
+
+lltm.rival("torch.lstm", _run_lstm, prepare=_lstm, same=False)
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+SIZES = "x[_, b, i] weight_ih[3*h, i] weight_hh[3*h, h] bias_ih[3*h] bias_hh[3*h] h_0[b, h] c_0[b, h] lengths[b]"
+# Products of numbers in vectors are to be added in one instruction.
+BUILD = ow.Options(sources=("float.cpp", "double.cpp"), cxxflags=("-ffp-contract=fast",))
+DOMAIN = ow.Domain(dtypes=FLOATS, wide=("c_0",), types={"lengths": (torch.int64,)}, sizes=SIZES)
+GRADIENT_SIZES = (
+    SIZES + " grad_output[_, b, h] grad_h_n[b, h] grad_c_n[b, h] grad_cells[_, b, h] output[_, b, h] tape[_, b, _]"
+)
+GRADIENT_DOMAIN = ow.Domain(
+    dtypes=FLOATS, wide=("c_0", "grad_c_n", "grad_cells"), types={"lengths": (torch.int64,)}, sizes=GRADIENT_SIZES
+)
+for file, build in (("cpu.cpp", BUILD), ("cuda.cu", ow.Options())):
+    lltm.kernel_file(file, DOMAIN, build)
+    assert lltm.saving_form is not None
+    lltm.saving_form.kernel_file(file, DOMAIN, build)
+    lltm.backward.kernel_file(file, GRADIENT_DOMAIN, build)

@@ -1,0 +1,265 @@
+// One tile of a step, in vectors.
+#pragma once
+
+#include <opwright/tile.h>
+
+#include "steps.h"
+
+namespace lltm {
+
+// One tile of a step: up to `rows` rows of the batch, times the hidden units of one vector (forward) or two
+// (backward). Where fewer rows are left, the last stands for the missing ones: it is computed again and written again,
+// the same, since a tile reads all before it writes.
+template <class C, int bytes, int rows>
+struct Tile {
+    using V = typename Vectors<C, bytes>::type;
+    static constexpr int W = Vectors<C, bytes>::lanes;
+
+    const Steps<C>& q;
+    const int64_t H = q.hidden, step;
+    int64_t position[rows], at[rows];  // in the sorted order; in matrices of steps · batch rows
+    C* own;
+
+    OPWRIGHT_INLINE Tile(const Steps<C>& q, int64_t step, int64_t first, int64_t end, C* own)
+        : q(q), step(step), own(own) {
+        for (int r = 0; r < rows; ++r) {
+            position[r] = std::min<int64_t>(first + r, end - 1);
+            at[r] = q.row(position[r], step);
+        }
+    }
+
+    // --- between memory and numbers ---------------------------------------------------------------------------
+
+    OPWRIGHT_INLINE void load(C* to, const char* base, int64_t index, int64_t n) const {
+        const char* from = base + index * q.bytes;
+        if (__builtin_expect(n == W && q.direct(), true)) {
+            std::memcpy(to, from, sizeof(V));
+        } else {
+            q.load(to, from, n);
+        }
+    }
+
+    OPWRIGHT_INLINE void store(char* base, int64_t index, const C* from, int64_t n) const {
+        char* to = base + index * q.bytes;
+        if (__builtin_expect(n == W && q.direct(), true)) {
+            std::memcpy(to, from, sizeof(V));
+        } else {
+            q.store(to, from, n);
+        }
+    }
+
+    static OPWRIGHT_INLINE V& vector(C* x) { return *reinterpret_cast<V*>(x); }
+
+    // --- the gates --------------------------------------------------------------------------------------------
+
+    struct Gates {
+        alignas(64) C i[rows * W], o[rows * W], g[rows * W];
+    };
+
+    static OPWRIGHT_INLINE void activate(Gates& z) {
+        OPWRIGHT_INDEPENDENT
+        for (int l = 0; l < rows * W; ++l) {
+            simd::sigmoids(z.i[l], z.o[l]);
+            const C below = simd::expm1_negative(z.g[l]);
+            z.g[l] = z.g[l] > C(0) ? z.g[l] : below;
+        }
+    }
+
+    // What the step before left in h; false where that is zero. On the way back it may have to be widened.
+    OPWRIGHT_INLINE bool before(const C* (&a)[rows]) const {
+        if (step == 0 && !q.h_0) return false;
+        for (int r = 0; r < rows; ++r) {
+            if (step == 0) {
+                a[r] = q.h_0 + q.order[position[r]] * H;
+                continue;
+            }
+            const int64_t index = q.row(position[r], step - 1) * H;
+            if (q.direct()) {
+                a[r] = reinterpret_cast<const C*>(q.output) + index;
+            } else if (own) {
+                q.convert.widen(reinterpret_cast<char*>(own + r * H), q.output + index * q.bytes, H);
+                a[r] = own + r * H;
+            } else {
+                a[r] = q.scratch + ((step - 1) % 2 * q.batch + position[r]) * H;
+            }
+        }
+        return true;
+    }
+
+    // The pre-activations of one block of units: products with h, the part from the input, the biases.
+    OPWRIGHT_INLINE void pre_activations(Gates& z, const C* const* a, bool any, int64_t u, const char* from,
+                                         int64_t width) const {
+        V sums[rows][3] = {};
+        if (any) multiply<V, rows, 3>(sums, a, q.panel + u * H * 3 * W, H);
+        const int64_t n = std::min<int64_t>(W, H - u * W);
+        alignas(64) C x[3][W] = {};
+        if (q.bias) {
+            for (int g = 0; g < 3; ++g) std::memcpy(x[g], q.bias + g * H + u * W, static_cast<size_t>(n) * sizeof(C));
+        }
+        const V bias[3] = {vector(x[0]), vector(x[1]), vector(x[2])};
+        for (int r = 0; r < rows; ++r) {
+            for (int g = 0; g < 3; ++g) load(x[g], from, at[r] * width + g * H + u * W, n);
+            vector(z.i + r * W) = sums[r][0] + vector(x[0]) + bias[0];
+            vector(z.o + r * W) = sums[r][1] + vector(x[1]) + bias[1];
+            vector(z.g + r * W) = sums[r][2] + vector(x[2]) + bias[2];
+        }
+    }
+
+    // --- forward ----------------------------------------------------------------------------------------------
+
+    OPWRIGHT_INLINE void forward(int64_t u) const {
+        const C* a[rows];
+        const bool any = before(a);
+        Gates z;
+        pre_activations(z, a, any, u, q.gates, q.gates_width);
+        activate(z);
+        alignas(64) C c[rows * W], h[rows * W];
+        for (int r = 0; r < rows; ++r) std::memcpy(c + r * W, q.c + position[r] * q.padded + u * W, sizeof(V));
+        OPWRIGHT_INDEPENDENT
+        for (int l = 0; l < rows * W; ++l) {
+            c[l] += z.g[l] * z.i[l];
+            h[l] = simd::tanh(c[l]) * z.o[l];
+        }
+        const int64_t n = std::min<int64_t>(W, H - u * W);
+        for (int r = 0; r < rows; ++r) {
+            std::memcpy(q.c + position[r] * q.padded + u * W, c + r * W, sizeof(V));
+            store(q.output, at[r] * H + u * W, h + r * W, n);
+            if (q.keep_gates) {
+                store(q.gates, at[r] * q.gates_width + u * W, z.i + r * W, n);
+                store(q.gates, at[r] * q.gates_width + H + u * W, z.o + r * W, n);
+                store(q.gates, at[r] * q.gates_width + 2 * H + u * W, z.g + r * W, n);
+            }
+            if (q.kept_c) store(q.kept_c, at[r] * q.kept_c_width + u * W, c + r * W, n);
+            if (q.cells) store(q.cells, at[r] * H + u * W, c + r * W, n);
+            if (q.wide_cells) {
+                std::memcpy(reinterpret_cast<C*>(q.wide_cells) + at[r] * H + u * W, c + r * W,
+                            static_cast<size_t>(n) * sizeof(C));
+            }
+            if (q.direct()) continue;
+            // The next step sees h as it was rounded.
+            C* next = q.scratch + (step % 2 * q.batch + position[r]) * H + u * W;
+            q.convert.widen(reinterpret_cast<char*>(next), q.output + (at[r] * H + u * W) * q.bytes, n);
+        }
+    }
+
+    // --- backward ---------------------------------------------------------------------------------------------
+
+    // The gradients of the gates one step later, 3 H numbers a row; false where there are none.
+    OPWRIGHT_INLINE bool after(const C* (&a)[rows]) const {
+        const int64_t n = step + 1 < q.steps ? q.active[step + 1] : 0;
+        if (position[0] >= n) return false;
+        for (int r = 0; r < rows; ++r) {
+            if (position[r] >= n) {
+                a[r] = q.zeros;
+            } else if (q.direct()) {
+                a[r] = reinterpret_cast<const C*>(q.grad_gates) + q.row(position[r], step + 1) * 3 * H;
+            } else {
+                a[r] = q.scratch + ((step + 1) % 2 * q.batch + position[r]) * 3 * H;
+            }
+        }
+        return true;
+    }
+
+    OPWRIGHT_INLINE void backward(int64_t pair) const {
+        const C* a[rows];
+        V sums[rows][2] = {};
+        if (after(a)) multiply<V, rows, 2>(sums, a, q.backward_panel + pair * 3 * H * 2 * W, 3 * H);
+        const bool any = q.recompute && before(a);
+        alignas(64) C dh[2][rows * W];
+        for (int r = 0; r < rows; ++r) {
+            vector(dh[0] + r * W) = sums[r][0];
+            vector(dh[1] + r * W) = sums[r][1];
+        }
+        for (int64_t u = 2 * pair; u * W < H && u < 2 * pair + 2; ++u) gates_backward(u, dh[u % 2], a, any);
+    }
+
+    OPWRIGHT_INLINE void gates_backward(int64_t u, C* dh, const C* const* a, bool any) const {
+        const int64_t n = std::min<int64_t>(W, H - u * W);
+        Gates z = {};
+        alignas(64) C c[rows * W] = {}, dc[rows * W], more[W] = {};
+        if (q.recompute) {
+            pre_activations(z, a, any, u, q.grad_gates, 3 * H);
+            activate(z);
+        }
+        for (int r = 0; r < rows; ++r) {
+            if (!q.recompute) {
+                load(z.i + r * W, q.gates, at[r] * q.gates_width + u * W, n);
+                load(z.o + r * W, q.gates, at[r] * q.gates_width + H + u * W, n);
+                load(z.g + r * W, q.gates, at[r] * q.gates_width + 2 * H + u * W, n);
+            }
+            load(c + r * W, q.kept_c, at[r] * q.kept_c_width + u * W, n);
+            std::memcpy(dc + r * W, q.c + position[r] * q.padded + u * W, sizeof(V));
+            if (q.grad_output) load(more, q.grad_output, at[r] * H + u * W, n), vector(dh + r * W) += vector(more);
+            if (q.grad_cells) {
+                std::memcpy(more, q.grad_cells + at[r] * H + u * W, static_cast<size_t>(n) * sizeof(C));
+                vector(dc + r * W) += vector(more);
+            }
+            if (q.grad_h_n && step + 1 == q.length[position[r]]) {
+                const C* last = q.grad_h_n + q.order[position[r]] * H + u * W;
+                for (int64_t l = 0; l < n; ++l) dh[r * W + l] += last[l];
+            }
+        }
+        OPWRIGHT_INDEPENDENT
+        for (int l = 0; l < rows * W; ++l) {
+            const C i = z.i[l], o = z.o[l], g = z.g[l], t = simd::tanh(c[l]);
+            dc[l] += dh[l] * o * (C(1) - t * t);
+            z.i[l] = dc[l] * g * i * (C(1) - i);
+            z.o[l] = dh[l] * t * o * (C(1) - o);
+            z.g[l] = dc[l] * i * (g > C(0) ? C(1) : g + C(1));
+        }
+        for (int r = 0; r < rows; ++r) {
+            std::memcpy(q.c + position[r] * q.padded + u * W, dc + r * W, sizeof(V));
+            store(q.grad_gates, at[r] * 3 * H + u * W, z.i + r * W, n);
+            store(q.grad_gates, at[r] * 3 * H + H + u * W, z.o + r * W, n);
+            store(q.grad_gates, at[r] * 3 * H + 2 * H + u * W, z.g + r * W, n);
+            if (q.direct()) continue;
+            C* next = q.scratch + (step % 2 * q.batch + position[r]) * 3 * H + u * W;
+            std::memcpy(next, z.i + r * W, static_cast<size_t>(n) * sizeof(C));
+            std::memcpy(next + H, z.o + r * W, static_cast<size_t>(n) * sizeof(C));
+            std::memcpy(next + 2 * H, z.g + r * W, static_cast<size_t>(n) * sizeof(C));
+        }
+    }
+};
+
+template <class C, int bytes, int rows>
+struct TileForward {
+    static OPWRIGHT_INLINE void run(const Steps<C>* q, int64_t step, int64_t first, int64_t end, int64_t u, C* own) {
+        Tile<C, bytes, rows>(*q, step, first, end, own).forward(u);
+    }
+};
+
+template <class C, int bytes, int rows>
+struct TileBackward {
+    static OPWRIGHT_INLINE void run(const Steps<C>* q, int64_t step, int64_t first, int64_t end, int64_t pair, C* own) {
+        Tile<C, bytes, rows>(*q, step, first, end, own).backward(pair);
+    }
+};
+
+#if defined(__x86_64__)
+template <class Loop, class C>
+typename Tiles<C>::Function avx512() {
+    return detail::run_avx512<Loop, const Steps<C>*, int64_t, int64_t, int64_t, int64_t, C*>;
+}
+template <class Loop, class C>
+typename Tiles<C>::Function avx2() {
+    return detail::run_avx2<Loop, const Steps<C>*, int64_t, int64_t, int64_t, int64_t, C*>;
+}
+#endif
+
+// The tiles for the processor at hand.
+template <class C, template <class, int, int> class Loop>
+Tiles<C> choose() {
+    constexpr int64_t size = sizeof(C);
+#if defined(__x86_64__)
+    if (simd_level() == Simd::avx512) {
+        return {8, 64 / size, avx512<Loop<C, 64, 8>, C>(), avx512<Loop<C, 64, 4>, C>(), avx512<Loop<C, 64, 1>, C>()};
+    }
+    if (simd_level() == Simd::avx2) {
+        return {4, 32 / size, avx2<Loop<C, 32, 4>, C>(), avx2<Loop<C, 32, 4>, C>(), avx2<Loop<C, 32, 1>, C>()};
+    }
+#endif
+    const auto base = detail::run_base<Loop<C, 16, 2>, const Steps<C>*, int64_t, int64_t, int64_t, int64_t, C*>;
+    return {2, 16 / size, base, base, base};
+}
+
+}  // namespace lltm

@@ -1,0 +1,180 @@
+"""The points that LLTM must hold beyond its samples."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import elu, linear
+
+import opwright as ow
+
+
+def weights(inputs: int, hidden: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    shapes = ((3 * hidden, inputs), (3 * hidden, hidden), (3 * hidden,), (3 * hidden,))
+    return [((torch.rand(s, dtype=torch.float64) * 2 - 1) / hidden**0.5).to(dtype) for s in shapes]
+
+
+def run(op: Any, args: list[Any], dtype: torch.dtype, **kwargs: Any) -> list[Tensor]:
+    """Results in a dtype, and the gradients of all of them at once."""
+    given = [a.detach().to(dtype).requires_grad_() for a in args]
+    outs = [o for o in op(*given, **kwargs) if o is not None]
+    grads = [torch.linspace(-1, 1, o.numel(), dtype=torch.float64).view(o.shape).to(dtype) for o in outs]
+    return [*outs, *torch.autograd.grad(outs, given, grads)]
+
+
+def errors(got: list[Tensor], exact: list[Tensor]) -> float:
+    return max(
+        (g.double() - e).abs().max().item() / (1 + e.abs().max().item()) for g, e in zip(got, exact, strict=True)
+    )
+
+
+@pytest.mark.parametrize("hidden", [1, 7, 16, 33, 333])
+@pytest.mark.parametrize("batch", [1, 2, 5, 8, 19])
+def test_shapes_that_nobody_tuned_for_are_right(batch: int, hidden: int) -> None:
+    args = [torch.randn(3, batch, 5, dtype=torch.float64), *weights(5, hidden)]
+    args += [torch.randn(batch, hidden, dtype=torch.float64) for _ in range(2)]
+    lengths = torch.arange(batch) % 4
+    for kwargs in ({}, {"lengths": lengths, "reverse": True}, {"recompute": True, "lengths": lengths}):
+        exact = run(ow.lltm.reference, args, torch.float64, **kwargs)
+        assert errors(run(ow.lltm, args, torch.float64, **kwargs), exact) < 1e-12
+        assert errors(run(ow.lltm, args, torch.float32, **kwargs), exact) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_types_round_less_than_a_loop_over_many_steps(dtype: torch.dtype) -> None:
+    steps, batch, hidden = 256, 2, 16
+    torch.manual_seed(0)
+    x = torch.randn(steps, batch, hidden).to(dtype)
+    layer = weights(hidden, hidden, dtype)
+    exact = ow.lltm.reference(x.double(), *(w.double() for w in layer)).output
+    h, c = x.new_zeros(batch, hidden), torch.zeros(batch, hidden)
+    loop = []
+    for step in x:
+        i, o, g = (linear(step, layer[0], layer[2]) + linear(h, layer[1], layer[3])).chunk(3, 1)
+        c = c + (elu(g) * torch.sigmoid(i)).float()
+        h = (torch.tanh(c) * torch.sigmoid(o)).to(dtype)
+        loop.append(h)
+    ours = ow.lltm(x, *layer).output
+    assert (ours.double() - exact).norm() <= 2 * (torch.stack(loop).double() - exact).norm()
+
+
+def test_a_float_state_stays_float_beside_half_types() -> None:
+    x, layer = torch.randn(4, 2, 3).bfloat16(), weights(3, 5, torch.bfloat16)
+    out = ow.lltm(x, *layer, None, torch.zeros(2, 5), all_cells=True)
+    assert [t.dtype for t in out if t is not None] == [torch.bfloat16] * 2 + [torch.float32] * 2
+    assert "cpu.cpp" in str(ow.explain(ow.lltm, x, *layer, None, torch.zeros(2, 5)))
+    joined = torch.randn(15, 8).bfloat16()
+    h, c = ow.lltm_cell(x[0], joined, None, torch.zeros(2, 5), torch.zeros(2, 5))
+    assert (h.dtype, c.dtype) == (torch.float32, torch.float32)
+    assert "cpu.cpp" in str(ow.explain(ow.lltm_cell, x[0], joined, None, h, c))
+
+
+def test_autocast_casts_the_products_operands_alone_and_the_kernel_runs() -> None:
+    cell = ow.nn.LLTMCell(3, 4)
+    x, h, c = torch.randn(2, 3), torch.randn(2, 4), torch.randn(2, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = cell(x, (h, c))
+        expected = ow.lltm_cell.reference(x, cell.weight, cell.bias, h, c)
+        assert [t.dtype for t in got] == [t.dtype for t in expected] == [torch.float32] * 2
+        got[0].sum().backward()
+    assert cell.weight.grad is not None
+    assert cell.weight.grad.dtype == torch.float32
+    torch.testing.assert_close(got, tuple(expected), rtol=0, atol=0.03)
+
+
+def test_recomputing_halves_what_is_kept_and_changes_nothing() -> None:
+    x, layer = torch.randn(20, 4, 16, requires_grad=True), [w.requires_grad_() for w in weights(16, 16, torch.float32)]
+    kept, grads = [], []
+    for recompute in (False, True):
+        storages: dict[int, int] = {}
+
+        def pack(t: Tensor, storages: dict[int, int] = storages) -> Tensor:
+            storages[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+            return t
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            out = ow.lltm(x, *layer, recompute=recompute).output
+        for t in (x, *layer):
+            storages.pop(t.untyped_storage().data_ptr(), None)  # inputs are there anyway
+        kept.append(sum(storages.values()))
+        grads.append(torch.autograd.grad(out.sum(), [x, *layer]))
+    assert kept[1] <= kept[0] / 2
+    torch.testing.assert_close(grads[0], grads[1])
+
+
+def test_second_derivatives_are_those_of_the_reference() -> None:
+    args = [torch.randn(3, 2, 2, dtype=torch.float64), *weights(2, 3), *torch.randn(2, 2, 3, dtype=torch.float64)]
+    given = [a.requires_grad_() for a in args]
+    assert torch.autograd.gradgradcheck(lambda *a: ow.lltm(*a)[:3], given, fast_mode=True)
+    cell = [torch.randn(2, 2, dtype=torch.float64), torch.randn(9, 5, dtype=torch.float64), None]
+    cell += list(torch.randn(2, 2, 3, dtype=torch.float64))
+    given = [a if a is None else a.requires_grad_() for a in cell]
+    assert torch.autograd.gradcheck(ow.lltm_cell, given)
+    assert torch.autograd.gradgradcheck(ow.lltm_cell, given)
+
+
+def test_nan_in_the_weights_is_where_the_reference_has_it() -> None:
+    x, layer = torch.randn(2, 3, 4), weights(4, 5, torch.float32)
+    for row in (0, 7, 12):  # input gate, output gate, candidate
+        spoiled = [w.clone() for w in layer]
+        spoiled[0][row, 1] = float("nan")
+        for steps in (1, 2):
+            got, expected = (f(x[:steps], *spoiled, all_cells=True) for f in (ow.lltm, ow.lltm.reference))
+            for a, b in zip(got, expected, strict=True):
+                torch.testing.assert_close(a, b, equal_nan=True)
+    wild = [w * 1e4 for w in layer]
+    torch.testing.assert_close(tuple(ow.lltm(x, *wild)[:3]), tuple(ow.lltm.reference(x, *wild)[:3]))
+
+
+def test_mixed_dtypes_get_the_references_own_error() -> None:
+    x, layer = torch.randn(2, 3, 4), weights(4, 5, torch.float32)
+    for op in (ow.lltm, ow.lltm.reference):
+        with pytest.raises(RuntimeError, match=r"same dtype|expected.*same|must match"):
+            op(x, layer[0].double(), *layer[1:])
+    with pytest.raises(NotImplementedError, match="lltm: x must be a floating-point tensor, got int64"):
+        ow.lltm(x.long(), *layer)
+
+
+def test_lengths_beyond_the_steps_count_as_all_of_them() -> None:
+    x, layer = torch.randn(3, 4, 2), weights(2, 5, torch.float32)
+    lengths = torch.tensor([7, 3, -2, 0])
+    got, expected = (tuple(f(x, *layer, lengths=lengths)[:3]) for f in (ow.lltm, ow.lltm.reference))
+    torch.testing.assert_close(got, expected)
+
+
+def test_the_number_of_threads_changes_no_bit() -> None:
+    x, layer = torch.randn(9, 37, 40), weights(40, 130, torch.float32)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for count in (1, 2, 3, 7):
+            torch.set_num_threads(count)
+            found.append(run(ow.lltm, [x, *layer], torch.float32, lengths=torch.arange(37) % 10))
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0][:3], other[:3], strict=True))
+        torch.testing.assert_close(found[0], other)
+
+
+def test_threads_that_call_at_once_do_not_wait_for_each_other() -> None:
+    x, layer = torch.randn(20, 16, 64), weights(64, 64, torch.float32)
+    expected = ow.lltm(x, *layer).output
+    results: list[Tensor] = []
+
+    def work() -> None:
+        for _ in range(5):
+            results.append(ow.lltm(x, *layer).output)
+
+    callers = [threading.Thread(target=work) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(60)
+    assert not any(caller.is_alive() for caller in callers)
+    assert len(results) == 20
+    assert all(torch.equal(r, expected) for r in results)
