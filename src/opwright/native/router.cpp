@@ -28,14 +28,18 @@ using torch::jit::Stack;
 
 enum class Layout : int64_t { any, contiguous, channels_last };
 
-// One dimension of a size pattern: a fixed size, or a name (its number) with a divisor.
+// One dimension of a size pattern: a fixed size; a name (its number) with a divisor and a factor; a sum of two names.
 struct Dim {
     bool fixed;
     int64_t value;
     int64_t divisor;
+    int64_t factor;
+    int64_t other;  // -1: no sum
 };
 
 struct Argument {
+    bool wide = false;    // may be float beside half and bfloat16
+    uint64_t dtypes = 0;  // of its own, a bit for each; 0: those of all
     int64_t least_rank = 0;
     int64_t most_rank = INT64_MAX;
     bool has_pattern = false;
@@ -53,22 +57,46 @@ struct Route {
     std::vector<size_t> scalars;
     int64_t names;
 
-    // What the first tensor of a call is; the others are held against it.
+    // What one tensor of a call is; the others are held against it.
     struct First {
         bool seen = false;
         at::ScalarType dtype = at::ScalarType::Undefined;
         c10::Device device = at::kCPU;
     };
 
-    bool takes_tensor(const at::Tensor& t, First& first) const {
+    static bool among(uint64_t dtypes, at::ScalarType dtype) {
+        const auto bit = static_cast<uint64_t>(dtype);
+        return dtypes == 0 || (bit < 64 && (dtypes >> bit & 1));
+    }
+
+    // The first tensor whose dtype the others must share; where there is none, the first of all.
+    First find_first(at::ArrayRef<IValue> values) const {
+        First first;
+        const auto look = [&](const at::Tensor& t, bool plain) {
+            if (t.defined() && (plain || !first.seen)) first = {plain, t.scalar_type(), t.device()};
+        };
+        for (size_t i = 0; i < values.size() && !first.seen; ++i) {
+            const bool plain = !arguments[i].wide && arguments[i].dtypes == 0;
+            if (values[i].isTensor()) {
+                look(values[i].toTensor(), plain);
+            } else if (values[i].isTensorList() && !values[i].toTensorList().empty()) {
+                look(values[i].toTensorList().get(0), plain);
+            }
+        }
+        return first;
+    }
+
+    bool takes_tensor(const at::Tensor& t, const Argument& argument, const First& first) const {
         if (!t.defined()) return true;
-        if (t.layout() != at::kStrided || t.dim() > 64) return false;
-        const auto dtype = static_cast<uint64_t>(t.scalar_type());
-        if (dtypes != 0 && (dtype >= 64 || !(dtypes >> dtype & 1))) return false;
-        if (!first.seen) {
-            first = {true, t.scalar_type(), t.device()};
-        } else if ((!mixed && t.scalar_type() != first.dtype) || t.device() != first.device) {
+        if (t.layout() != at::kStrided || t.dim() > 64 || t.device() != first.device) return false;
+        const at::ScalarType dtype = t.scalar_type();
+        if (argument.dtypes != 0) {
+            if (!among(argument.dtypes, dtype)) return false;
+        } else if (!among(dtypes, dtype)) {
             return false;
+        } else if (!mixed && first.seen && dtype != first.dtype) {
+            const bool half = first.dtype == at::kHalf || first.dtype == at::kBFloat16;
+            if (!argument.wide || dtype != at::kFloat || !half) return false;
         }
         if (layout == Layout::contiguous) return t.is_contiguous();
         if (layout == Layout::channels_last) return t.dim() == 4 && t.is_contiguous(at::MemoryFormat::ChannelsLast);
@@ -106,25 +134,38 @@ struct Route {
                 continue;
             }
             if (dim.divisor > 1 && size % dim.divisor != 0) return false;
-            if (dim.value < 0) continue;  // `_` stands for any size each time
-            if (bound[dim.value] < 0) bound[dim.value] = size;
-            if (bound[dim.value] != size) return false;
+            if (dim.value < 0 || dim.other >= 0) continue;  // `_` stands for any size each time; sums come later
+            if (size % dim.factor != 0) return false;
+            if (bound[dim.value] < 0) bound[dim.value] = size / dim.factor;
+            if (bound[dim.value] != size / dim.factor) return false;
+        }
+        return true;
+    }
+
+    // The sums of a pattern, when all that they add up is known.
+    static bool adds_up(const Argument& argument, const at::Tensor& t, const std::vector<int64_t>& bound) {
+        const auto count = static_cast<int64_t>(argument.dims.size());
+        for (int64_t i = 0; i < count; ++i) {
+            const Dim& dim = argument.dims[i];
+            if (dim.other < 0) continue;
+            const int64_t a = bound[dim.value], b = bound[dim.other];
+            if (a < 0 || b < 0 || t.size(t.dim() - count + i) != a + b) return false;
         }
         return true;
     }
 
     bool takes(at::ArrayRef<IValue> values) const {
-        First first;
         for (const size_t i : required) {
             // None where a tensor must be comes as an undefined one, which has no memory to read.
             if (values[i].isTensor() && !values[i].toTensor().defined()) return false;
         }
-        for (const IValue& value : values) {
-            if (value.isTensor()) {
-                if (!takes_tensor(value.toTensor(), first)) return false;
-            } else if (value.isTensorList()) {
-                for (const at::Tensor& t : value.toTensorVector()) {
-                    if (!takes_tensor(t, first)) return false;
+        const First first = find_first(values);
+        for (size_t i = 0; i < values.size(); ++i) {
+            if (values[i].isTensor()) {
+                if (!takes_tensor(values[i].toTensor(), arguments[i], first)) return false;
+            } else if (values[i].isTensorList()) {
+                for (const at::Tensor& t : values[i].toTensorVector()) {
+                    if (!takes_tensor(t, arguments[i], first)) return false;
                 }
             }
         }
@@ -143,11 +184,18 @@ struct Route {
                 return false;
             }
         }
+        for (size_t i = 0; summed && i < arguments.size(); ++i) {
+            if (values[i].isTensor() && values[i].toTensor().defined() &&
+                !adds_up(arguments[i], values[i].toTensor(), bound)) {
+                return false;
+            }
+        }
         return true;
     }
 
     std::vector<size_t> required;  // tensors that must be given
     bool ranked = false;           // some argument has a rank or a pattern to look at
+    bool summed = false;           // some pattern has a sum
 };
 
 using Routes = std::vector<Route>;
@@ -206,13 +254,22 @@ std::map<std::string, std::shared_ptr<Routes>> pending;
 
 Route read_route(const std::string& kernel, const std::vector<at::Tensor>& examples, const std::vector<int64_t>& spec) {
     Reader reader(spec);
-    Route route{find(kernel), 0,  reader.next() != 0, reader.next() != 0, static_cast<Layout>(reader.next()),
+    const int64_t shared = reader.next();
+    Route route{find(kernel), 0,  reader.next() != 0, reader.next() != 0, static_cast<Layout>(reader.next()), {},
                 {},           {}, reader.next()};
-    for (const at::Tensor& t : examples) route.dtypes |= uint64_t{1} << static_cast<int>(t.scalar_type());
+    auto example = examples.begin();
+    const auto bits = [&](int64_t count) {
+        uint64_t found = 0;
+        for (; count > 0; --count, ++example) found |= uint64_t{1} << static_cast<int>(example->scalar_type());
+        return found;
+    };
+    route.dtypes = bits(shared);
     const int64_t count = reader.next();
     for (int64_t i = 0; i < count; ++i) {
-        if (reader.next() != 0) route.scalars.push_back(i);
         Argument argument;
+        argument.wide = reader.next() != 0;
+        argument.dtypes = bits(reader.next());
+        if (reader.next() != 0) route.scalars.push_back(i);
         argument.least_rank = reader.next();
         argument.most_rank = reader.next();
         const int64_t dims = reader.next();  // -1: no pattern
@@ -221,7 +278,9 @@ Route read_route(const std::string& kernel, const std::vector<at::Tensor>& examp
         for (int64_t d = 0; d < dims; ++d) {
             const bool fixed = reader.next() != 0;
             const int64_t value = reader.next();
-            argument.dims.push_back({fixed, value, reader.next()});
+            const int64_t divisor = reader.next(), factor = reader.next();
+            argument.dims.push_back({fixed, value, divisor, factor, reader.next()});
+            route.summed = route.summed || argument.dims.back().other >= 0;
         }
         route.ranked =
             route.ranked || argument.has_pattern || argument.least_rank > 0 || argument.most_rank != INT64_MAX;

@@ -207,7 +207,7 @@ class LLTM(nn.Module):
                     x,
                     *weights[:4],  # type: ignore[arg-type]
                     h_0,
-                    c_0,
+                    *weights[:4],  # type: ignore[arg-type]
                     lengths=lengths,
                     reverse=d == 1,
                     all_cells=cells and last,
