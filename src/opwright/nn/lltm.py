@@ -202,12 +202,16 @@ class LLTM(nn.Module):
             last = layer == self.num_layers - 1
             for d in range(directions):
                 h_0, c_0 = (None, None) if first is None else (s[layer * directions + d] for s in first)
-                weights: list[nn.Parameter | None] = [*self._weights(layer, d), None, None]
+                w_ih, w_hh, *biases = self._weights(layer, d)
+                b_ih, b_hh = biases or (None, None)
                 output, h, c, states_d = lltm(  # type: ignore[misc]
                     x,
-                    *weights[:4],  # type: ignore[arg-type]
+                    w_ih,
+                    w_hh,
+                    b_ih,
+                    b_hh,
                     h_0,
-                    *weights[:4],  # type: ignore[arg-type]
+                    c_0,
                     lengths=lengths,
                     reverse=d == 1,
                     all_cells=cells and last,
