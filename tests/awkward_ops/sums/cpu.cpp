@@ -89,6 +89,7 @@ Tensor length_cpu(const Tensor& x) {
 }
 
 Tensor product_cpu(const Tensor& x, const Tensor& y) {
+    check(x.defined() && y.defined(), "product: x and y must be Tensors, got None");
     Layout layout;
     layout.dim = 2, layout.size[0] = x.size(0), layout.size[1] = y.size(0);
     layout.make_contiguous();

@@ -63,11 +63,11 @@ def normalise(x: Tensor, *, eps: float = 1e-5) -> Tensor:
 
 @ow.op(namespace="awkward")
 def product(x: Tensor, y: Tensor) -> Tensor:
-    """x yᵀ; the kernel adds products in double."""
+    """x yᵀ as a sum of products, which the kernel adds in double."""
     ow.require(
         x.dim() == 2 and y.dim() == 2 and x.shape[1] == y.shape[1], "x and y must be [n, k] and [m, k], got {x.shape}"
     )
-    return x @ y.t()
+    return (x.unsqueeze(1) * y).sum(-1)
 
 
 @ow.op(namespace="awkward")

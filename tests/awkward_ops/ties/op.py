@@ -60,7 +60,8 @@ def ranked(x: Tensor) -> Extreme:
 def middle(x: Tensor) -> Tensor:
     """The lower median of each row."""
     matrix(x)
-    return x.median(-1).values
+    # torch.median does not say which of equal elements it takes, and gives that one the gradient.
+    return x.sort(dim=-1, stable=True).values[:, (x.shape[1] - 1) // 2].clone()
 
 
 @ow.op(namespace="awkward")
