@@ -194,8 +194,8 @@ struct Route {
     }
 
     std::vector<size_t> required;  // tensors that must be given
-    bool ranked = false;  // some argument has a rank or a pattern to look at
-    bool summed = false;  // some pattern has a sum
+    bool ranked = false;           // some argument has a rank or a pattern to look at
+    bool summed = false;           // some pattern has a sum
 };
 
 using Routes = std::vector<Route>;
@@ -255,7 +255,7 @@ std::map<std::string, std::shared_ptr<Routes>> pending;
 Route read_route(const std::string& kernel, const std::vector<at::Tensor>& examples, const std::vector<int64_t>& spec) {
     Reader reader(spec);
     const int64_t shared = reader.next();
-    Route route{find(kernel), 0,  reader.next() != 0, reader.next() != 0, static_cast<Layout>(reader.next()), {},
+    Route route{find(kernel), 0,  reader.next() != 0, reader.next() != 0, static_cast<Layout>(reader.next()),
                 {},           {}, reader.next()};
     auto example = examples.begin();
     const auto bits = [&](int64_t count) {
