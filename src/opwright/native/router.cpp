@@ -255,7 +255,7 @@ std::map<std::string, std::shared_ptr<Routes>> pending;
 Route read_route(const std::string& kernel, const std::vector<at::Tensor>& examples, const std::vector<int64_t>& spec) {
     Reader reader(spec);
     const int64_t shared = reader.next();
-    Route route{find(kernel), 0,  reader.next() != 0, reader.next() != 0, static_cast<Layout>(reader.next()), {},
+    Route route{find(kernel), 0,  reader.next() != 0, reader.next() != 0, static_cast<Layout>(reader.next()),
                 {},           {}, reader.next()};
     auto example = examples.begin();
     const auto bits = [&](int64_t count) {

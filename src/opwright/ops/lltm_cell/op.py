@@ -156,7 +156,7 @@ def _drawn(make: ow.Maker, batch: int, inputs: int, hidden: int) -> Any:
 
 
 def _on_tensors(x: Tensor, weight: Tensor, bias: Tensor | None, h: Tensor, c: Tensor) -> Any:
-    from opwright.ops.lltm_cell.tutorial import lltm_cell_tensors
+    from .tutorial import lltm_cell_tensors
 
     return lltm_cell_tensors(x, weight, bias, h, c)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import elu, linear
 
 import opwright as ow
-from opwright.ops.lltm_cell.op import SIZES, State, lltm_cell
+from .op import SIZES, State, lltm_cell
 
 
 @ow.op
