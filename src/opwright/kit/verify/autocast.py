@@ -16,6 +16,8 @@ from opwright.kit.verify.report import Finding
 
 
 def skip(subject: Subject) -> str | None:
+    if subject.op.parent is not None and subject.op.home.autocast is not None:
+        return "its operator declares what is cast, and a gradient takes what came of that"
     return "it draws random numbers" if subject.op.random else None
 
 

@@ -259,8 +259,8 @@ def _distinct(sizes: dict[int, int]) -> dict[int, int]:
 
 def _source(op: Op[..., Any]) -> Op[..., Any]:
     """The operator whose samples an operator is tried on: itself, or the one below it that declares some."""
-    while op.parent is not None and not op._samples:
-        op = op.parent
+    while not op._samples and (op.parent or op.form_of) is not None:
+        op = op.parent or op.form_of or op
     if not op._samples and op.name.endswith("_"):
         from opwright.kit import register
 

@@ -77,11 +77,20 @@ Tensor first_gates(const lltm::Steps<C>& q, DType type) {
 // The gradient of weight_hh: at every step, that of the gates times h before it. h before a step is a row of the output
 // one step earlier, and h_0 before the first.
 template <class C>
-Tensor weight_hh_gradient(const lltm::Steps<C>& q, const Layer& layer, const Tensor& grad_gates, const Tensor& output) {
+Tensor weight_hh_gradient(const lltm::Call<C>& run, const Layer& layer, const Tensor& grad_gates,
+                          const Tensor& output) {
+    const auto& q = run.q;
     const int64_t B = q.batch, N = q.steps * B, skip = std::min(B, N);
     const Tensor later = narrowed(grad_gates, 0, q.reverse ? 0 : skip, N - skip);
-    // Where sequences end early and are walked from their end, this holds the zeros of the padding.
-    const Tensor earlier = narrowed(reshaped(output, {N, q.hidden}), 0, q.reverse ? skip : 0, N - skip);
+    Tensor rows = reshaped(output, {N, q.hidden});
+    if (q.reverse && given(layer.lengths)) {
+        // Sequences that end early are walked from their own end: nothing comes before it.
+        const Tensor copy = empty({N, q.hidden}, dtype(output));
+        std::memcpy(memory(copy), memory(contiguous(rows)), static_cast<size_t>(N * q.hidden * q.bytes));
+        run.clear_padding(memory(copy), q.hidden * q.bytes);
+        rows = copy;
+    }
+    const Tensor earlier = narrowed(rows, 0, q.reverse ? skip : 0, N - skip);
     const Tensor grad = product(transposed(later), earlier);
     if (!given(layer.h_0)) return grad;
     const Tensor start = product(transposed(first_gates(q, dtype(grad))), *layer.h_0);
@@ -136,7 +145,7 @@ Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const 
     if (wants(wanted, 5) && given(layer.h_0)) h_0 = h_0_gradient(run, layer.weight_hh);
     if (wants(wanted, 3) && given(layer.bias_ih)) bias_ih = sum_of_rows(grad_gates);
     if (wants(wanted, 4) && given(layer.bias_hh)) bias_hh = sum_of_rows(grad_gates);
-    if (wants(wanted, 2)) weight_hh = weight_hh_gradient<C>(q, layer, grad_gates, output);
+    if (wants(wanted, 2)) weight_hh = weight_hh_gradient<C>(run, layer, grad_gates, output);
     if (wants(wanted, 1)) weight_ih = product(transposed(grad_gates), layer.inputs());
     if (wants(wanted, 0)) x = reshaped(product(grad_gates, layer.weight_ih), {q.steps, q.batch, layer.x.size(2)});
     return out;

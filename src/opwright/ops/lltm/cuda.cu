@@ -319,11 +319,22 @@ Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const 
     if (wants(wanted, 3) && layer.bias_ih.defined()) bias_ih = sum_of_rows(grad_gates);
     if (wants(wanted, 4) && layer.bias_hh.defined()) bias_hh = sum_of_rows(grad_gates);
     if (wants(wanted, 2)) {
-        // h before a step is a row of the output one step earlier, and h_0 before the first. Where sequences end early
-        // and are walked from their end, the output holds zeros there.
+        // h before a step is a row of the output one step earlier, and h_0 before the first.
         const int64_t skip = std::min(B, N);
+        Tensor rows = reshaped(output, {N, H});
+        if (layer.reverse && layer.lengths.defined()) {
+            // Sequences that end early are walked from their own end: nothing comes before it.
+            rows = empty({N, H}, type);
+            const int64_t* lengths = q.lengths;
+            const T* from = q.output;
+            T* to = data<T>(rows);
+            for_each(N * H, [=] __device__(int64_t i) {
+                const int64_t row = i / H;
+                to[i] = row / B < lengths[row % B] ? from[i] : static_cast<T>(0.0f);
+            });
+        }
         weight_hh = product(transposed(narrowed(grad_gates, 0, layer.reverse ? 0 : skip, N - skip)),
-                            narrowed(reshaped(output, {N, H}), 0, layer.reverse ? skip : 0, N - skip));
+                            narrowed(rows, 0, layer.reverse ? skip : 0, N - skip));
         if (layer.h_0.defined()) {
             const Tensor start = product(transposed(recent), layer.h_0);
             T* to = data<T>(weight_hh);

@@ -190,9 +190,9 @@ class _Steps:
         """Output, h_n, c_n, cells and gates."""
         z = self.project()
         wide = torch.promote_types(z.dtype, torch.float32)
-        h = z.new_zeros(self.batch, self.hidden) if self.h_0 is None else self.h_0.to(z.dtype, copy=True)
+        h = z.new_zeros(self.batch, self.hidden) if self.h_0 is None else _fresh(self.h_0, z.dtype)
         first = z.new_zeros(self.batch, self.hidden) if self.c_0 is None else self.c_0
-        c = first.to(torch.promote_types(first.dtype, wide), copy=True)
+        c = _fresh(first, torch.promote_types(first.dtype, wide))
         hs, cs, gates = ([part] * len(self.order) for part in (h, c, h))
         for t in self.order:
             i, o, g = (z[t] + linear(h, self.weight_hh, self.bias_hh)).to(wide).chunk(3, 1)
@@ -205,7 +205,7 @@ class _Steps:
                 h, c = h_t, c_t
             else:
                 h, c = torch.where(on, h_t, h), torch.where(on, c_t, c)
-                hs[t], cs[t], gates[t] = (part * on for part in (hs[t], cs[t], gates[t]))
+                hs[t], cs[t], gates[t] = (torch.where(on, part, 0) for part in (hs[t], cs[t], gates[t]))
         if not len(self.order):
             empty = z[..., : self.hidden]
             return empty.clone(), h, c.to(first.dtype), empty.to(first.dtype, copy=True), z
@@ -225,8 +225,8 @@ class _Steps:
         """The gradients of the pre-activations, h before each step, the gradients of h_0 and c_0."""
         dtype, wide = output.dtype, torch.promote_types(output.dtype, torch.float32)
         state = output.new_zeros(self.batch, self.hidden)
-        d_h = state.to(wide) if grad_h_n is None else grad_h_n.to(wide)
-        d_c = state.to(wide) if grad_c_n is None else grad_c_n.to(wide)
+        d_h = state.to(wide) if grad_h_n is None else _fresh(grad_h_n, wide)
+        d_c = state.to(wide) if grad_c_n is None else _fresh(grad_c_n, wide)
         before = self.states_before(state if self.h_0 is None else self.h_0.to(dtype), output)
         z = self.project() if recompute else tape
         d = [state] * len(self.order)
@@ -246,7 +246,7 @@ class _Steps:
             d[t] = torch.cat((e_c * g * i * (1 - i), e_h * tanh * o * (1 - o), d_g), 1).to(dtype)
             back = (d[t] @ self.weight_hh).to(wide)
             if on is not None:
-                d[t] = d[t] * on
+                d[t] = torch.where(on, d[t], 0)
                 back, e_c = torch.where(on, back, d_h), torch.where(on, e_c, d_c)
             d_h, d_c = back, e_c
         whole = torch.stack(d) if d else output.new_zeros(0, self.batch, 3 * self.hidden)
@@ -263,6 +263,10 @@ class _Steps:
             return before
         last = torch.arange(1, len(self.order) + 1, device=output.device)[:, None] >= self.lengths
         return torch.where(last[..., None], first, before)
+
+
+def _fresh(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype).clone(memory_format=torch.contiguous_format)
 
 
 @lltm.samples

@@ -41,6 +41,16 @@ def lltm_cell(x: Tensor, weight: Tensor, bias: Tensor | None, h: Tensor, c: Tens
     >>> c
     tensor([[0.1723, 0.1723]])
     """
+    h, c, _ = _cell(x, weight, bias, h, c)
+    return State(h, c)
+
+
+@lltm_cell.saving("gates")
+def _(x: Tensor, weight: Tensor, bias: Tensor | None, h: Tensor, c: Tensor) -> Any:
+    return _cell(x, weight, bias, h, c)
+
+
+def _cell(x: Tensor, weight: Tensor, bias: Tensor | None, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     ow.require(x.is_floating_point(), "x must be a floating-point tensor, got {x.dtype}", NotImplementedError)
     ow.require(
         weight.dim() == 2 and weight.shape[0] % 3 == 0 and weight.shape[0] // 3 <= weight.shape[1],
@@ -56,15 +66,8 @@ def lltm_cell(x: Tensor, weight: Tensor, bias: Tensor | None, h: Tensor, c: Tens
     ow.require(c.shape == (batch, hidden), "c must have shape ({batch}, {hidden}), got {c.shape}")
     ow.require(bias is None or bias.shape == (3 * hidden,), "bias must have one entry for each row of weight")
     i, o, g = linear(torch.cat((h.to(x.dtype), x), 1), weight, bias).chunk(3, 1)
-    c = c + elu(g) * torch.sigmoid(i)
-    return State(torch.tanh(c) * torch.sigmoid(o), c)
-
-
-@lltm_cell.saving("gates")
-def _(x: Tensor, weight: Tensor, bias: Tensor | None, h: Tensor, c: Tensor) -> Any:
-    i, o, g = linear(torch.cat((h.to(x.dtype), x), 1), weight, bias).chunk(3, 1)
     i, o, g = torch.sigmoid(i), torch.sigmoid(o), elu(g)
-    c = c + g * i
+    c = c.contiguous() + g * i
     return torch.tanh(c) * o, c, torch.cat((i, o, g), 1)
 
 
@@ -84,8 +87,8 @@ def _(
     i, o, g = gates.chunk(3, 1)
     t = torch.tanh(c + g * i)
     grad_h = torch.zeros_like(t) if grad_h is None else grad_h
-    d_c = grad_h * o * (1 - t * t)
-    d_c = d_c if grad_c is None else d_c + grad_c
+    d_c = (grad_h * o * (1 - t * t)).contiguous()
+    d_c = d_c if grad_c is None else d_c + grad_c.contiguous()
     d_g = d_c * i * torch.where(g > 0, 1, g + 1)  # elu' = elu + 1 below zero
     d = torch.cat((d_c * g * i * (1 - i), grad_h * t * o * (1 - o), d_g), 1).to(x.dtype)
     return (

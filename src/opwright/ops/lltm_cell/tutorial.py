@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import elu, linear
 
 import opwright as ow
+
 from .op import SIZES, State, lltm_cell
 
 
