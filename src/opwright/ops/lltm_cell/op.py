@@ -158,7 +158,7 @@ def _drawn(make: ow.Maker, batch: int, inputs: int, hidden: int) -> Any:
     return make(batch, inputs), *weights, make(batch, hidden), make(batch, hidden)
 
 
-def _on_tensors(x: Tensor, weight: Tensor, bias: Tensor | None, h: Tensor, c: Tensor) -> Any:
+def _on_tensors(x: Tensor, weight: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> Any:
     from .tutorial import lltm_cell_tensors
 
     return lltm_cell_tensors(x, weight, bias, h, c)
