@@ -192,22 +192,6 @@ OPWRIGHT_INLINE T sigmoid(T x) {
     return T(1) / (T(1) + power);
 }
 
-// Two sigmoids for one division, within 4 ulp above -40; what lies below counts as -40, whose sigmoid is 4e-18. NaN
-// stays NaN.
-template <class T>
-OPWRIGHT_INLINE void sigmoids(T& a, T& b) {
-    const auto denominator = [](T x) {
-        using E = detail::Exponential<T>;
-        T y = -x < T(40) ? -x : T(40);  // NaN too: one must not spoil the other
-        y = y < E::least_normal ? E::least_normal : y;
-        const E e(y);
-        return T(1) + detail::scale(e.fraction, e.shifted);
-    };
-    const T p = denominator(a), q = denominator(b), inverse = T(1) / (p * q);
-    a = a == a ? q * inverse : a;
-    b = b == b ? p * inverse : b;
-}
-
 // eˣ - 1 for x ≤ 0 within 2 ulp, near 0 too; for x > 0 some number. NaN stays NaN.
 template <class T>
 OPWRIGHT_INLINE T expm1_negative(T x) {

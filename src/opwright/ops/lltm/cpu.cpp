@@ -92,8 +92,11 @@ Tensor weight_hh_gradient(const lltm::Call<C>& run, const Layer& layer, const Te
     }
     const Tensor earlier = narrowed(rows, 0, q.reverse ? skip : 0, N - skip);
     const Tensor grad = product(transposed(later), earlier);
-    if (!given(layer.h_0)) return grad;
-    const Tensor start = product(transposed(first_gates(q, dtype(grad))), *layer.h_0);
+    if (N == 0) return grad;
+    // Zeros too, where there is no h_0: times a gradient that is not finite they are not zero.
+    Tensor h_0 = given(layer.h_0) ? *layer.h_0 : empty({B, q.hidden}, dtype(grad));
+    if (!given(layer.h_0)) std::memset(memory(h_0), 0, static_cast<size_t>(B * q.hidden * q.bytes));
+    const Tensor start = product(transposed(first_gates(q, dtype(grad))), h_0);
     return map([](C x, C y) { return x + y; }, grad, start);
 }
 
@@ -102,8 +105,9 @@ template <class C>
 Tensor h_0_gradient(const lltm::Call<C>& run, const Tensor& weight_hh) {
     const auto& q = run.q;
     const Tensor grad = product(first_gates(q, run.type), weight_hh);
-    for (int64_t p = 0; q.grad_h_n && p < q.batch; ++p) {
-        if (q.length[p] == 0) run.write_row(grad, q.order[p], q.grad_h_n + q.order[p] * q.hidden);
+    for (int64_t p = 0; p < q.batch; ++p) {
+        const C* came = q.grad_h_n ? q.grad_h_n + q.order[p] * q.hidden : q.zeros;
+        if (q.length[p] == 0) run.write_row(grad, q.order[p], came);
     }
     return grad;
 }

@@ -110,9 +110,11 @@ __global__ void __launch_bounds__(block) backward_step(Step<T, C> q) {
         const T* kept = q.gates + row * q.gates_width + j;
         z = {static_cast<C>(kept[0]), static_cast<C>(kept[H]), static_cast<C>(kept[2 * H])};
     }
-    C d_h = q.grad_h ? static_cast<C>(q.grad_h[n]) : C(0), d_c = q.grad_c[n];
+    // At its last step a sequence has no later one: zeros times weights that are not finite would not be zero.
+    const bool last = q.is_last(b);
+    C d_h = q.grad_h && !last ? static_cast<C>(q.grad_h[n]) : C(0), d_c = q.grad_c[n];
     if (q.grad_output) d_h += static_cast<C>(q.grad_output[row * H + j]);
-    if (q.grad_h_n && q.is_last(b)) d_h += static_cast<C>(q.grad_h_n[n]);
+    if (q.grad_h_n && last) d_h += static_cast<C>(q.grad_h_n[n]);
     if (q.grad_cells) d_c += q.grad_cells[row * H + j];
     const auto d = lltm::gradients(z, static_cast<C>(q.kept_c[row * q.kept_c_width + j]), d_h, d_c);
     q.grad_c[n] = d_c;
@@ -234,11 +236,10 @@ Outputs forward(const Layer& layer, bool all_cells, bool recompute, Tensor* tape
     Step<T, C> q = layer.template step<T, C>();
     q.gates = elements<T>(gates), q.gates_width = keep ? 4 * H : 3 * H, q.keep_gates = keep;
     if (tape) q.kept_c = elements<T>(*tape) + (keep ? 3 * H : 0), q.kept_c_width = keep ? 4 * H : H;
+    q.recurrent = elements<const T>(recurrent);
     q.h = data<T>(h), q.c = data<C>(c), q.output = data<T>(output), q.cells = Either<T, C>(cells);
     for (q.step = 0; q.step < steps && B * H > 0; ++q.step) {
-        const bool any = q.step > 0 || layer.h_0.defined();
-        if (any) call("aten::mm", "out", h, weights, recurrent);
-        q.recurrent = any ? data<const T>(recurrent) : nullptr;
+        call("aten::mm", "out", h, weights, recurrent);
         launch(forward_step<T, C>, {ceil_div(B * H, block), block}, q);
     }
     // A sequence with padding has been padded where the gates of its missing steps would be: with what came in.
@@ -307,12 +308,12 @@ Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const 
     if (wants(wanted, 6) && layer.c_0.defined()) c_0 = layer.template narrowed_to<T, C>(d_c, dtype(layer.c_0));
     if (wants(wanted, 5) && layer.h_0.defined()) {
         h_0 = product(recent, layer.weight_hh);
-        if (d_h_n.defined() && (layer.lengths.defined() || steps == 0)) {
+        if (layer.lengths.defined() || steps == 0) {
             const int64_t* lengths = q.lengths;
             const T* in = q.grad_h_n;
             T* to = data<T>(h_0);
             for_each(B * H, [=] __device__(int64_t i) {
-                if (!lengths || lengths[i / H] <= 0) to[i] = in[i];
+                if (!lengths || lengths[i / H] <= 0) to[i] = in ? in[i] : static_cast<T>(0.0f);
             });
         }
     }
@@ -335,14 +336,15 @@ Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const 
         }
         weight_hh = product(transposed(narrowed(grad_gates, 0, layer.reverse ? 0 : skip, N - skip)),
                             narrowed(rows, 0, layer.reverse ? skip : 0, N - skip));
-        if (layer.h_0.defined()) {
-            const Tensor start = product(transposed(recent), layer.h_0);
-            T* to = data<T>(weight_hh);
-            const T* more = data<const T>(start);
-            for_each(weight_hh.numel(), [=] __device__(int64_t i) {
-                to[i] = static_cast<T>(static_cast<C>(to[i]) + static_cast<C>(more[i]));
-            });
-        }
+        // Zeros too, where there is no h_0: times a gradient that is not finite they are not zero.
+        const Tensor first = layer.h_0.defined() ? layer.h_0 : empty({B, H}, type);
+        if (!layer.h_0.defined()) clear(first);
+        const Tensor start = product(transposed(recent), first);
+        T* to = data<T>(weight_hh);
+        const T* more = data<const T>(start);
+        for_each(N > 0 ? weight_hh.numel() : 0, [=] __device__(int64_t i) {
+            to[i] = static_cast<T>(static_cast<C>(to[i]) + static_cast<C>(more[i]));
+        });
     }
     if (wants(wanted, 1)) weight_ih = product(transposed(grad_gates), layer.inputs());
     if (wants(wanted, 0)) x = reshaped(product(grad_gates, layer.weight_ih), {steps, B, layer.x.size(2)});

@@ -59,18 +59,18 @@ struct Tile {
     static OPWRIGHT_INLINE void activate(Gates& z) {
         OPWRIGHT_INDEPENDENT
         for (int l = 0; l < rows * W; ++l) {
-            simd::sigmoids(z.i[l], z.o[l]);
+            z.i[l] = simd::sigmoid(z.i[l]);
+            z.o[l] = simd::sigmoid(z.o[l]);
             const C below = simd::expm1_negative(z.g[l]);
             z.g[l] = z.g[l] > C(0) ? z.g[l] : below;
         }
     }
 
-    // What the step before left in h; false where that is zero. On the way back it may have to be widened.
-    OPWRIGHT_INLINE bool before(const C* (&a)[rows]) const {
-        if (step == 0 && !q.h_0) return false;
+    // What the step before left in h. On the way back it may have to be widened.
+    OPWRIGHT_INLINE void before(const C* (&a)[rows]) const {
         for (int r = 0; r < rows; ++r) {
             if (step == 0) {
-                a[r] = q.h_0 + q.order[position[r]] * H;
+                a[r] = q.h_0 ? q.h_0 + q.order[position[r]] * H : q.zeros;
                 continue;
             }
             const int64_t index = q.row(position[r], step - 1) * H;
@@ -83,14 +83,13 @@ struct Tile {
                 a[r] = q.scratch + ((step - 1) % 2 * q.batch + position[r]) * H;
             }
         }
-        return true;
     }
 
     // The pre-activations of one block of units: products with h, the part from the input, the biases.
-    OPWRIGHT_INLINE void pre_activations(Gates& z, const C* const* a, bool any, int64_t u, const char* from,
+    OPWRIGHT_INLINE void pre_activations(Gates& z, const C* const* a, int64_t u, const char* from,
                                          int64_t width) const {
         V sums[rows][3] = {};
-        if (any) multiply<V, rows, 3>(sums, a, q.panel + u * H * 3 * W, H);
+        multiply<V, rows, 3>(sums, a, q.panel + u * H * 3 * W, H);
         const int64_t n = std::min<int64_t>(W, H - u * W);
         alignas(64) C x[3][W] = {};
         if (q.bias) {
@@ -109,9 +108,9 @@ struct Tile {
 
     OPWRIGHT_INLINE void forward(int64_t u) const {
         const C* a[rows];
-        const bool any = before(a);
+        before(a);
         Gates z;
-        pre_activations(z, a, any, u, q.gates, q.gates_width);
+        pre_activations(z, a, u, q.gates, q.gates_width);
         activate(z);
         alignas(64) C c[rows * W], h[rows * W];
         for (int r = 0; r < rows; ++r) std::memcpy(c + r * W, q.c + position[r] * q.padded + u * W, sizeof(V));
@@ -164,21 +163,23 @@ struct Tile {
         const C* a[rows];
         V sums[rows][2] = {};
         if (after(a)) multiply<V, rows, 2>(sums, a, q.backward_panel + pair * 3 * H * 2 * W, 3 * H);
-        const bool any = q.recompute && before(a);
+        if (q.recompute) before(a);
         alignas(64) C dh[2][rows * W];
+        const int64_t later = step + 1 < q.steps ? q.active[step + 1] : 0;
         for (int r = 0; r < rows; ++r) {
-            vector(dh[0] + r * W) = sums[r][0];
-            vector(dh[1] + r * W) = sums[r][1];
+            // Zeros times a weight that is not finite would not be zero.
+            vector(dh[0] + r * W) = position[r] < later ? sums[r][0] : V{};
+            vector(dh[1] + r * W) = position[r] < later ? sums[r][1] : V{};
         }
-        for (int64_t u = 2 * pair; u * W < H && u < 2 * pair + 2; ++u) gates_backward(u, dh[u % 2], a, any);
+        for (int64_t u = 2 * pair; u * W < H && u < 2 * pair + 2; ++u) gates_backward(u, dh[u % 2], a);
     }
 
-    OPWRIGHT_INLINE void gates_backward(int64_t u, C* dh, const C* const* a, bool any) const {
+    OPWRIGHT_INLINE void gates_backward(int64_t u, C* dh, const C* const* a) const {
         const int64_t n = std::min<int64_t>(W, H - u * W);
         Gates z = {};
         alignas(64) C c[rows * W] = {}, dc[rows * W], more[W] = {};
         if (q.recompute) {
-            pre_activations(z, a, any, u, q.grad_gates, 3 * H);
+            pre_activations(z, a, u, q.grad_gates, 3 * H);
             activate(z);
         }
         for (int r = 0; r < rows; ++r) {
