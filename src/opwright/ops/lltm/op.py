@@ -53,12 +53,18 @@ def lltm(
         recompute: compute the gates again for the gradient rather than keep them: a fourth of the memory between
             forward and backward, for one product more
 
+    Equivalent to:
+        for step in x:
+            i, o, g = (linear(step, weight_ih, bias_ih) + linear(h, weight_hh, bias_hh)).chunk(3, 1)
+            c = c + elu(g) * sigmoid(i)
+            h = tanh(c) * sigmoid(o)
+
     Returns: `output`, h of all steps; `h_n` and `c_n`, the state after the last; `cells`, c of all steps, or None
 
     >>> import torch, opwright as ow
     >>> x, weight_ih, weight_hh = torch.ones(4, 1, 2), torch.full((3, 2), 0.5), torch.full((3, 1), 0.5)
     >>> ow.lltm(x, weight_ih, weight_hh).output.flatten()
-    tensor([0.4558, 0.7065, 0.7938, 0.8077])
+    tensor([0.4560, 0.7216, 0.7896, 0.8007])
     """
     out = _Steps(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse).forward()
     return Sequence(*out[:3], out[3] if all_cells else None)
