@@ -14,7 +14,7 @@ from opwright.kit.bench.run import Asked
 from tests.library import OPERATORS
 
 
-@ow.op
+@ow.op(namespace="bench_tests")
 def tilted(x: Tensor, y: Tensor, *, a: float = 1.0) -> Tensor:
     return x + a * y
 
@@ -35,7 +35,7 @@ def test_an_elementwise_operator_grows_from_its_samples() -> None:
 
 
 def test_other_operators_are_measured_on_their_largest_sample() -> None:
-    @ow.op
+    @ow.op(namespace="bench_tests")
     def outer(x: Tensor, y: Tensor) -> Tensor:
         return x[:, None] * y
 
@@ -51,7 +51,7 @@ def test_other_operators_are_measured_on_their_largest_sample() -> None:
 
 
 def test_an_operator_without_samples_has_nothing_to_be_measured_on() -> None:
-    @ow.op
+    @ow.op(namespace="bench_tests")
     def bare(x: Tensor) -> Tensor:
         return x + 1
 
@@ -59,7 +59,7 @@ def test_an_operator_without_samples_has_nothing_to_be_measured_on() -> None:
 
 
 def test_what_is_declared_is_checked() -> None:
-    @ow.op
+    @ow.op(namespace="bench_tests")
     def mine(x: Tensor) -> Tensor:
         return x + 1
 
@@ -90,7 +90,7 @@ def test_the_library_declares_a_sweep_and_costs(op: ow.Op[..., Any]) -> None:
 def test_what_is_asked_becomes_jobs() -> None:
     sizes = {"cpu": (4, 8, 16), "cuda": (32, 64)}
 
-    @ow.op
+    @ow.op(namespace="bench_tests")
     def many(x: Tensor) -> Tensor:
         return x + 1
 

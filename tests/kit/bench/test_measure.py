@@ -18,7 +18,7 @@ LIMITS = Limits([(1 << 14, 1e10)], {"float32": 1e11})
 
 
 def shifted() -> ow.Op[..., Any]:
-    @ow.op
+    @ow.op(namespace="bench_tests")
     def shifted(x: Tensor, *, by: float = 1.0) -> Tensor:
         return x.sin() + by
 
@@ -133,7 +133,7 @@ def test_a_rival_with_arguments_of_its_own_is_compared_by_its_outputs() -> None:
 
 
 def test_memory_counts_what_is_kept_and_the_peak() -> None:
-    @ow.op
+    @ow.op(namespace="bench_tests")
     def square(x: Tensor) -> Tensor:
         return (x * 2 + 1) * x
 
@@ -161,7 +161,7 @@ def test_an_operator_that_writes_to_a_buffer_is_measured_too() -> None:
 
 
 def test_an_operator_without_gradients_has_no_backward_to_time() -> None:
-    @ow.op
+    @ow.op(namespace="bench_tests")
     def rounded(x: Tensor) -> Tensor:
         return (x > 0).to(torch.int64)
 
