@@ -193,6 +193,7 @@ class LLTM(nn.Module):
     def _run(
         self, x: Tensor, first: State | None, lengths: Tensor | None, cells: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        layer_op: Any = lltm  # a starred list hides from mypy which arguments it fills
         directions = 2 if self.bidirectional else 1
         h_n, c_n, states = [], [], []
         for layer in range(self.num_layers):
@@ -202,14 +203,10 @@ class LLTM(nn.Module):
             last = layer == self.num_layers - 1
             for d in range(directions):
                 h_0, c_0 = (None, None) if first is None else (s[layer * directions + d] for s in first)
-                w_ih, w_hh, *biases = self._weights(layer, d)
-                b_ih, b_hh = biases or (None, None)
-                output, h, c, states_d = lltm(  # type: ignore[misc]
+                weights: list[nn.Parameter | None] = [*self._weights(layer, d), None, None]
+                output, h, c, states_d = layer_op(
                     x,
-                    w_ih,
-                    w_hh,
-                    b_ih,
-                    b_hh,
+                    *weights[:4],
                     h_0,
                     c_0,
                     lengths=lengths,

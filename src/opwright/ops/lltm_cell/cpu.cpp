@@ -85,7 +85,7 @@ Tensor as(const Tensor& x, const Tensor& other) {
 }
 
 // Up to here copies cost less than one more call of PyTorch's product.
-bool is_small(const Tensor& x, const Tensor& h) { return x.size(0) * (x.size(1) + h.size(1)) < (1 << 14); }
+bool is_small(const Tensor& x, const Tensor& h) { return x.size(0) * (x.size(1) + h.size(1)) < (1 << 18); }
 
 // Rows of two matrices side by side, or apart again; h and x have one dtype.
 void copy_rows(const Tensor& joined, const Tensor& h, const Tensor& x, bool apart) {

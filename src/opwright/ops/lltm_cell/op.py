@@ -161,6 +161,7 @@ def _drawn(make: ow.Maker, batch: int, inputs: int, hidden: int) -> Any:
 def _on_tensors(x: Tensor, weight: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> Any:
     from .tutorial import lltm_cell_tensors
 
+    assert bias is not None  # the tutorial's has one always
     return lltm_cell_tensors(x, weight, bias, h, c)
 
 
