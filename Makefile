@@ -48,7 +48,7 @@ test-cuda:
 
 bench-cuda:
 	PYTHONPATH=src $(PYTHON) -m opwright build
-	PYTHONPATH=src $(PYTHON) benchmarks/cuda.py --json benchmarks/results/cuda.json
+	PYTHONPATH=src $(PYTHON) benchmarks/gpu.py --json benchmarks/results/cuda.json
 
 soak: setup
 	$(PYTEST) -m soak

@@ -320,7 +320,7 @@ def _(x: Tensor, weight_ih: Tensor, weight_hh: Tensor, **rest: Any) -> ow.Cost:
     return ow.Cost(bytes=moved, flops=2 * rows * (weight_ih.numel() + weight_hh.numel()))
 
 
-@lltm.bench("T128 B16", sizes={"cpu": (32, 128), "cuda": (128, 512)})
+@lltm.bench("T128 B16", sizes={"cpu": (32, 64, 128, 256), "cuda": (128, 256, 512, 1024)})
 def _(make: ow.Maker, n: int) -> Any:
     return _drawn(make, 128, 16, n)
 

@@ -1,6 +1,6 @@
 """The CUDA kernels: bandwidth against a device copy, layouts against PyTorch, host time a call, a cold build.
 
-    python benchmarks/cuda.py [--json FILE] [--only bandwidth,layouts,calls,build]
+    python benchmarks/gpu.py [--json FILE] [--only bandwidth,layouts,calls,build]
 
 Times are medians of CUDA events, the contestants taking turns. A call's bytes are those it must move: every input read
 once, every result written once.
@@ -237,7 +237,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PARTS))
     chosen = parser.parse_args()
     if not torch.cuda.is_available():
-        raise SystemExit("benchmarks/cuda.py: there is no GPU here; `opwright doctor` says why")
+        raise SystemExit("benchmarks/gpu.py: there is no GPU here; `opwright doctor` says why")
     about = heading()
     about["machine"]["gpu"] = torch.cuda.get_device_name()
     about["versions"] |= {
