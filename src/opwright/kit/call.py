@@ -8,6 +8,8 @@ parameters may not.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 import torch
@@ -214,8 +216,13 @@ def _header(signature: Signature, name: str, checked: Sequence[Parameter]) -> tu
     return lines, names
 
 
+@lru_cache(None)  # a kernel that is declared later changes what the names mean, and seldom the source
+def _code(source: str, file: str) -> CodeType:
+    return compile(source, file, "exec")
+
+
 def _compile(name: str, lines: list[str], names: dict[str, Any]) -> Callable[..., Any]:
-    exec(compile("\n".join(lines), FILE.format(name), "exec"), names)
+    exec(_code("\n".join(lines), FILE.format(name)), names)
     function: Callable[..., Any] = names["ow__call"]
     function.__name__ = function.__qualname__ = name
     return function

@@ -320,6 +320,13 @@ def _(x: Tensor, weight_ih: Tensor, weight_hh: Tensor, **rest: Any) -> ow.Cost:
     return ow.Cost(bytes=moved, flops=2 * rows * (weight_ih.numel() + weight_hh.numel()))
 
 
+@lltm.backward.cost
+def _(x: Tensor, weight_ih: Tensor, weight_hh: Tensor, **rest: Any) -> ow.Cost:
+    rows = x.shape[0] * x.shape[1]
+    moved = 2 * (x.nbytes + weight_ih.nbytes + weight_hh.nbytes) + 4 * rows * weight_hh.shape[1] * x.itemsize
+    return ow.Cost(bytes=moved, flops=4 * rows * (weight_ih.numel() + weight_hh.numel()))
+
+
 @lltm.bench("T128 B16", sizes={"cpu": (32, 64, 128, 256), "cuda": (128, 256, 512, 1024)})
 def _(make: ow.Maker, n: int) -> Any:
     return _drawn(make, 128, 16, n)

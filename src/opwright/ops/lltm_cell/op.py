@@ -137,6 +137,12 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None, h: Tensor, c: Tensor) -> o
     return ow.Cost(bytes=moved, flops=2 * x.shape[0] * weight.numel())
 
 
+@lltm_cell.backward.cost
+def _(x: Tensor, weight: Tensor, h: Tensor, c: Tensor, gates: Tensor, **rest: Any) -> ow.Cost:
+    moved = 2 * (x.nbytes + weight.nbytes + h.nbytes + c.nbytes) + gates.nbytes
+    return ow.Cost(bytes=moved, flops=4 * x.shape[0] * weight.numel())
+
+
 @lltm_cell.bench("cell 64x1024->128")
 def _(make: ow.Maker) -> Any:
     return _drawn(make, 64, 1024, 128)
