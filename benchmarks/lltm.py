@@ -93,7 +93,7 @@ class Bench:
         self.rows.append({"case": case, "variant": variant, "device": self.device, **figures})
         if self.file is not None:
             about = {"machine": self.machine, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
-            self.file.write_text(json.dumps(about | {"rows": self.rows}, indent=1) + "\n", encoding="utf-8")
+            self.file.write_text(json.dumps(about | {"figures": self.rows}, indent=1) + "\n", encoding="utf-8")
 
     def verify(self, case: str, variant: str, got: Tensor, exact: Tensor, most: float) -> None:
         """Who is wrong is not timed as if right: the row says so."""
