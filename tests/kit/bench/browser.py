@@ -21,7 +21,7 @@ class Browser:
 
     def __init__(self) -> None:
         assert CHROMIUM is not None
-        self.home = tempfile.TemporaryDirectory(prefix="opwright-browser-")
+        self.home = tempfile.TemporaryDirectory(prefix="opwright-browser-", ignore_cleanup_errors=True)
         reads, self.to = (_high(fd) for fd in os.pipe())
         self.answers, writes = (_high(fd) for fd in os.pipe())
 
