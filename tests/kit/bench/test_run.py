@@ -55,6 +55,8 @@ def start(tmp_path: Path, text: str, *more: str) -> subprocess.Popen[str]:
         [*command, "--device", "cpu", "--results", str(tmp_path / "kept.json"), *more],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
         env={**os.environ, "OPWRIGHT_CACHE_DIR": str(tmp_path / "cache")},
+        # What a shell starts in the background ignores Ctrl-C, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 
