@@ -21,7 +21,14 @@ RUNGS = [rung for op in FUNCTIONAL for rung in (op.backward, *([op.backward.back
 def opaque_twin(op: ow.Op[..., Any]) -> ow.Op[..., Any]:
     """The same operator as one opaque call, so that its whole ladder is at work."""
     twin: ow.Op[..., Any] = ow.Op(
-        op.name, op.signature, op.reference, namespace="twins", origin=__name__, random=op.random, opaque=True
+        op.name,
+        op.signature,
+        op.reference,
+        namespace="twins",
+        origin=__name__,
+        random=op.random,
+        opaque=True,
+        autocast=op.autocast,
     )
     if op.saving_form is not None and op._extras is not None:
         twin.saving(*op._extras.names, once=op._extras.once)(inspect.unwrap(op.saving_form.reference))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from torch import Tensor
 
 import opwright as ow
 from tests.library import DOORS, FORMS, FUNCTIONAL, RUNGS
-from tests.ways import SLOW, WAYS, Case, Function, declared_autocast
+from tests.ways import SLOW, TWICE, WAYS, Case, Function, declared_autocast, uncast
 
 DTYPES = (torch.float64, torch.float32, torch.complex128, torch.int64)
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
@@ -27,10 +29,17 @@ def implemented(plain: Function, given: list[Tensor]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", [pytest.param(w, marks=[pytest.mark.slow] if w in SLOW else []) for w in WAYS])
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("op", [*FUNCTIONAL, *FORMS, *RUNGS], ids=lambda op: op.name)
+def cases() -> Iterator[Any]:
+    for op in (*FUNCTIONAL, *FORMS, *RUNGS):
+        # The gradient's gradient of an operator of many tensors has dozens: whatever goes over pairs of them is slow.
+        broad = op.parent is not None and op.parent.parent is not None and len(op.signature.differentiable_inputs) > 9
+        for device, door, name in product(DEVICES, DOORS, WAYS):
+            slow = name in SLOW or (broad and (name in COMPILERS or name in TWICE))
+            marks = [pytest.mark.slow] if slow else []
+            yield pytest.param(op, device, door, name, id=f"{op.name}-{device}-{door}-{name}", marks=marks)
+
+
+@pytest.mark.parametrize(("op", "device", "door", "name"), cases())
 def test_operator_is_its_reference(op: ow.Op[..., Any], device: str, door: str, name: str) -> None:
     if name in COMPILERS and op.rung is not None and op.rung.extras is not None:
         pytest.skip("a gradient that takes extra results is compiled together with its operator")
@@ -44,8 +53,10 @@ def test_operator_is_its_reference(op: ow.Op[..., Any], device: str, door: str, 
             plain = case.over(function)
             if not implemented(plain, case.tensors):
                 continue
-            declared = name == "autocast" and op.home.autocast is not None
+            way = WAYS[name]
+            if name == "autocast" and op.home.autocast is not None and (door != "python" or op.opaque):
+                way = declared_autocast if op.parent is None else uncast
             exact = door == "opaque" or not op.kernels
-            (declared_autocast if declared else WAYS[name])(case.over(DOORS[door](op), exact), plain, case.tensors)
+            way(case.over(DOORS[door](op), exact), plain, case.tensors)
             ran += 1
     assert ran

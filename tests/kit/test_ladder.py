@@ -134,6 +134,33 @@ def test_derivatives_go_as_far_as_anyone_asks() -> None:
             assert value.tolist() == expected
 
 
+@pytest.mark.parametrize("opaque", [True, None])
+def test_a_rung_with_too_many_arguments_is_recorded_step_by_step(opaque: bool | None) -> None:
+    many = 20
+
+    @ow.op(opaque=opaque)
+    def product_of_many(
+        a0: Tensor, a1: Tensor, a2: Tensor, a3: Tensor, a4: Tensor, a5: Tensor, a6: Tensor, a7: Tensor, a8: Tensor,
+        a9: Tensor, b0: Tensor, b1: Tensor, b2: Tensor, b3: Tensor, b4: Tensor, b5: Tensor, b6: Tensor, b7: Tensor,
+        b8: Tensor, b9: Tensor,
+    ) -> Tensor:  # fmt: skip
+        return (a0 * a1 * a2 * a3 * a4 * a5 * a6 * a7 * a8 * a9) * (b0 * b1 * b2 * b3 * b4 * b5 * b6 * b7 * b8 * b9)
+
+    assert product_of_many.backward.has_rung  # 22 arguments, 43 above it, and 65 would be next
+    assert not product_of_many.backward.backward.has_rung
+    with pytest.raises(TypeError, match="it would take 65 arguments, and an operator takes at most 64"):
+        _ = product_of_many.backward.backward.backward
+    inputs = [torch.rand(3, dtype=torch.float64).add(0.5).requires_grad_() for _ in range(many)]
+
+    def fourth(function: Any) -> Tensor:
+        found = function(*inputs)
+        for _ in range(4):
+            found = torch.stack(torch.autograd.grad(found.sum(), inputs, create_graph=True)).square()
+        return found  # type: ignore[no-any-return]
+
+    torch.testing.assert_close(fourth(product_of_many), fourth(product_of_many.reference))
+
+
 def test_declared_nondifferentiable_tensors_get_no_gradient() -> None:
     for opaque in (False, True):
 
@@ -219,6 +246,19 @@ def test_a_gradient_may_be_the_one_that_came_in() -> None:
     assert x.grad is not None
     assert x.grad.tolist() == [5.0, 5.0]
     assert torch.ops.tests.shifted_backward(grad).data_ptr() != grad.data_ptr()
+
+
+def test_a_rung_that_passes_a_gradient_on_copies_it() -> None:
+    @ow.op
+    def shifted(x: Tensor, by: Tensor) -> Tensor:
+        return x + by
+
+    grad = torch.rand(3, requires_grad=True)
+    for rung in (shifted.backward, torch.ops.tests.shifted_backward):
+        with torch.no_grad():
+            grads = rung(grad, torch.rand(3), torch.rand(3))
+        assert not any(g.requires_grad for g in grads)
+        assert len({t.untyped_storage().data_ptr() for t in (grad, *grads)}) == 3
 
 
 def test_random_operators_record_through_their_reference_and_have_no_derived_rung() -> None:

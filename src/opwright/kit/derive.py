@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from opwright.kit import probe
 from opwright.kit.extras import Extras, result_names
 from opwright.kit.kinds import BASIC, TENSOR, Kind, Like, list_of
 from opwright.kit.require import spell
@@ -19,6 +20,12 @@ from opwright.kit.vjp import vjp
 
 OPTIONAL_TENSOR = replace(TENSOR, schema="Tensor?", says="a Tensor or None", fast=f"{{v}} is None or {TENSOR.fast}")
 TENSORS = list_of(TENSOR)
+MOST_ARGUMENTS = 64
+"""PyTorch's dispatcher takes no more."""
+
+
+class TooManyArguments(TypeError):
+    """A rung would take more arguments than an operator can."""
 
 
 def _mask_kind(count: int) -> Kind:
@@ -89,11 +96,11 @@ def rung_above(
                 f"{name}_backward: it cannot be derived, since the reference of {name} draws random numbers and "
                 f"would draw others; declare it with @{name}.gradient and save what was drawn as an output"
             )
-        return _derived(signature, reference, grads, taken)
+        return _derived(name, signature, reference, grads, taken)
     rung = _declared(name, signature, gradient, grads, extras)
     if rung.extras is None or rung.extras.once:
         return rung
-    derived = _derived(signature, reference, grads, taken)
+    derived = _derived(name, signature, reference, grads, taken)
     bare = rung.bare
 
     def total(*args: Any, **kwargs: Any) -> Any:
@@ -144,23 +151,39 @@ def _results(signature: Signature) -> tuple[Output, ...]:
 
 
 def _assemble(
+    name: str,
     below: Signature,
     grads: Sequence[Parameter],
     saved: Sequence[Parameter],
     outputs: dict[str, int],
     mask: str,
-    reference: Callable[..., Any],
+    gradients: Callable[[dict[str, Any]], tuple[Any, ...]],
 ) -> Rung:
+    """The rung that computes `gradients`, a function of its arguments by name."""
     parameters = [
         *grads,
         *saved,
         Parameter(mask, _mask_kind(len(below.differentiable_inputs)), None, keyword_only=True),
     ]
+    if len(parameters) > MOST_ARGUMENTS:
+        raise TooManyArguments(
+            f"{name}_backward: it would take {len(parameters)} arguments, "
+            f"and an operator takes at most {MOST_ARGUMENTS}"
+        )
     # A parameter without a default may not follow one with: saved outputs and plain inputs come first.
     parameters.sort(key=lambda p: (p.keyword_only, p.default is not EMPTY))
     results = _results(below)
+
+    def reference(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        given = rung.signature.bind(args, kwargs)
+        out = gradients(dict(given))
+        if torch.compiler.is_dynamo_compiling():
+            return out  # which keeps track of what shares memory by itself
+        own: tuple[Any, ...] = probe.unalias([t for value in given.values() for t in tensors(value)], out)
+        return own
+
     container = NamedTuple("Gradients", [(str(o.name), Any) for o in results])._make  # type: ignore[misc]
-    return Rung(
+    rung = Rung(
         signature=Signature(tuple(parameters), results, container, single=False),
         reference=reference,
         grads=tuple(p.name for p in grads),
@@ -168,6 +191,7 @@ def _assemble(
         outputs=outputs,
         wanted=mask,
     )
+    return rung
 
 
 def _mask_name(taken: Iterable[str]) -> str:
@@ -177,22 +201,20 @@ def _mask_name(taken: Iterable[str]) -> str:
     return mask
 
 
-def _derived(below: Signature, reference: Callable[..., Any], grads: tuple[Parameter, ...], taken: set[str]) -> Rung:
+def _derived(
+    name: str, below: Signature, reference: Callable[..., Any], grads: tuple[Parameter, ...], taken: set[str]
+) -> Rung:
     mask = _mask_name(taken)
     differentiable = below.differentiable_inputs
     chosen = below.differentiable_outputs
 
-    def gradients(**given: Any) -> tuple[Any, ...]:
+    def gradients(given: dict[str, Any]) -> tuple[Any, ...]:
         wanted = read_mask(given.pop(mask), given, differentiable)
         cotangents = [given[p.name] for p in grads]
         arguments = {p.name: given[p.name] for p in below.parameters}
         return _vjp_of_call(below, reference, arguments, wanted, chosen, cotangents)
 
-    def keyword_reference(*args: Any, **kwargs: Any) -> Any:
-        return gradients(**rung.signature.bind(args, kwargs))
-
-    rung = _assemble(below, grads, below.parameters, {}, mask, keyword_reference)
-    return rung
+    return _assemble(name, below, grads, below.parameters, {}, mask, gradients)
 
 
 def _declared(
@@ -243,8 +265,7 @@ def _declared(
             plain = [replace(p, like=False) for p in used]
             used = [*plain, *(p for p in below.parameters if p.name not in given)]
 
-    def keyword_reference(*args: Any, **kwargs: Any) -> Any:
-        values = rung.signature.bind(args, kwargs)
+    def gradients(values: dict[str, Any]) -> tuple[Any, ...]:
         wanted = read_mask(values.pop(mask), values, differentiable)
         if mask in given:
             values[mask] = wanted
@@ -257,7 +278,7 @@ def _declared(
             )
         return tuple(_empty(p) if not w else o for p, w, o in zip(differentiable, wanted, out, strict=True))
 
-    rung = _assemble(below, list(by_grad.values()), used, outputs, mask, keyword_reference)
+    rung = _assemble(name, below, list(by_grad.values()), used, outputs, mask, gradients)
     if cached:
         rung = replace(rung, extras=extras, caches=frozenset(outputs))
     return rung

@@ -85,13 +85,25 @@ class Ladder:
 
     @property
     def has_rung(self) -> bool:
-        """Whether there is a rung above it. An operator that writes or draws has none, and differentiates all the
-        same: autograd records what its reference does."""
+        """Whether there is a rung above it. An operator that writes, draws or has too many arguments has none, and
+        differentiates all the same: autograd records what its reference does."""
         try:
             _ = self.derivation
         except TypeError:
             return False
         return True
+
+    @property
+    def rung_is_too_long(self) -> bool:
+        """Whether the rung above would take more arguments than an operator can, as high rungs of broad operators
+        would. Autograd then records what the reference does."""
+        try:
+            _ = self.derivation
+        except derive.TooManyArguments:
+            return True
+        except TypeError:
+            return False
+        return False
 
     @property
     def has_declared_gradient(self) -> bool:

@@ -135,7 +135,8 @@ class Op(Ladder, Generic[P, R]):
     @property
     def recorded_by_reference(self) -> bool:
         """Whether autograd records what the reference does, rather than one node with the next rung behind it."""
-        return not self.opaque or self.random or any(p.mutated for p in self.signature.parameters)
+        written = any(p.mutated for p in self.signature.parameters)
+        return not self.opaque or self.random or written or self.rung_is_too_long
 
     def _choose_call(self) -> None:
         # Without a rung, a graph that holds the operator whole could not hold its gradient.
@@ -273,8 +274,6 @@ class Op(Ladder, Generic[P, R]):
             return None
         if self.rung is None:
             probe.refuse_alias(self.name, given, out)
-        else:
-            out = probe.unalias([t for _, t in given], out)
         return out[0] if len(self.signature.outputs) == 1 and not self.signature.single else out
 
     def _differentiable(

@@ -121,12 +121,12 @@ def refuse_alias(name: str, given: list[tuple[str, Tensor]], out: Any) -> None:
 
 
 def unalias(given: list[Tensor], out: Any) -> Any:
-    """The same results, each in memory of its own. A gradient may well be the gradient that came in."""
+    """The same results, each in a storage of its own. A gradient may well be the gradient that came in."""
     taken = list(given)
 
     def own(value: Any) -> Any:
         if isinstance(value, Tensor):
-            if any(aliases(value, t) for t in taken):
+            if any(_share_storage(value, t) for t in taken):
                 value = value.clone()
             taken.append(value)
             return value
@@ -145,12 +145,17 @@ def wrapped() -> bool:
 
 def aliases(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors share memory, as far as they can be asked: a transform's wrapper cannot."""
+    size = a.numel()
+    if isinstance(size, int) and size == 0 and a is not b:  # a size known only at run time must not be guarded on
+        return False
+    return _share_storage(a, b)
+
+
+def _share_storage(a: Tensor, b: Tensor) -> bool:
+    """The same, of empty tensors too, which share no memory and yet one storage."""
     if a is b:
         return True
     if a.layout != torch.strided or b.layout != torch.strided:
-        return False
-    size = a.numel()
-    if isinstance(size, int) and size == 0:  # a size known only at run time must not be guarded on
         return False
     return bool(torch._C._is_alias_of(a, b))  # type: ignore[attr-defined]
 

@@ -172,15 +172,14 @@ def _without_graph(x: Tensor) -> Tensor:
         return x * 3
 
 
-def _unmarked(keyset: Any, x: Tensor) -> None:
-    with torch._C._AutoDispatchBelowAutograd():
-        unmarked_.overload.redispatch(keyset & torch._C._after_autograd_keyset, x)
+def _unmarked(x: Tensor) -> None:
+    x.data.mul_(2)
 
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # PyTorch warns of what is done here, once a process
     BY_HAND.impl("batched_wrong", _batched, "FuncTorchDynamicLayerFrontMode", allow_override=True)
     BY_HAND.impl("autocast_dtype", _in_float, "AutocastCPU", allow_override=True)
-    BY_HAND.impl("unmarked_", _unmarked, "AutogradCPU", with_keyset=True, allow_override=True)
+    BY_HAND.impl("unmarked_", _unmarked, "AutogradCPU", allow_override=True)
     BY_HAND.impl("graph_lost", _without_graph, "Autograd", allow_override=True)
     torch.library.register_fake("broken::fake_shape", _fake, lib=BY_HAND, allow_override=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,9 +101,12 @@ def by_formula(op: Op[..., Any], order: int) -> Callable[[Sample], Results]:
             gs = [None if g is None else copy(g).requires_grad_() for g in chosen]
             arguments: dict[str, Any] = dict(zip(rung.grads, gs, strict=True))
             arguments |= {n: values[n] for n in rung.inputs} | {n: out[i] for n, i in rung.outputs.items()}
-            found = [t for t in op.backward._direct(**arguments) if t is not None]
+            found: Results = []
+            for p, grad in zip(op.signature.differentiable_inputs, op.backward._direct(**arguments), strict=True):
+                if any(map(has_gradient, tensors(values[p.name]))):
+                    found += grad if isinstance(grad, (list, tuple)) else [grad]
             if order == 1:
-                return [*found]
+                return found
             return _second(found, given.leaves, [g for g in gs if g is not None])
 
     return run
@@ -118,17 +121,21 @@ def _pull(out: Results, leaves: list[Tensor], grads: list[Tensor | None], order:
     found = torch.autograd.grad(
         [o for o, _ in pairs], leaves, [g for _, g in pairs], create_graph=order > 1, allow_unused=True
     )
-    return list(found) if order == 1 else _second([f for f in found if f is not None], leaves, came)
+    return list(found) if order == 1 else _second(found, leaves, came)
 
 
-def _second(found: list[Tensor], leaves: list[Tensor], gs: list[Tensor]) -> Results:
-    recorded = [f for f in found if f.requires_grad]
+def _second(found: Sequence[Tensor | None], leaves: list[Tensor], gs: list[Tensor]) -> Results:
+    # By their places: whether an absent gradient is None or zeros, and recorded or not, must change no other's weights.
+    weighted = [(f, _weights(f, i)) for i, f in enumerate(found) if f is not None and f.requires_grad]
     inputs = [*leaves, *gs]
-    if not recorded:
+    if not weighted:
         return [None] * len(inputs)
-    generator = torch.Generator().manual_seed(1)
-    weights = [torch.randint(-4, 5, f.shape, generator=generator).to(f.device, f.dtype) / 4 for f in recorded]
-    return list(torch.autograd.grad(recorded, inputs, weights, allow_unused=True))
+    return list(torch.autograd.grad([f for f, _ in weighted], inputs, [w for _, w in weighted], allow_unused=True))
+
+
+def _weights(t: Tensor, place: int) -> Tensor:
+    generator = torch.Generator().manual_seed(place + 1)
+    return torch.randint(-4, 5, t.shape, generator=generator).to(t.device, t.dtype) / 4
 
 
 __all__ = ["INCOMING", "by_formula", "copied", "incoming", "leaves_of", "pack", "through"]
