@@ -44,15 +44,19 @@ def _compile(plan: Plan, root: Path, private: Path, hint: str) -> dict[str, Any]
         _run([*command, "-c", str(plan.sources[index]), "-o", str(output)], plan, log, log_file, private)
         return output
 
-    with concurrent.futures.ThreadPoolExecutor(min(toolchain.jobs(), len(plan.sources))) as pool:
-        objects = list(pool.map(one, range(len(plan.sources))))
+    with concurrent.futures.ThreadPoolExecutor(min(toolchain.jobs(), len(plan.sources) + 1)) as pool:
+        compiling = [pool.submit(one, i) for i in range(len(plan.sources))]
+        # Not where a flag may ask for every symbol to be found.
+        stands_in = sys.platform == "linux" and not plan.options.ldflags
+        standing_in = [pool.submit(_stand_in, plan, log, log_file, private)] if stands_in else []
+        objects, libraries = ([future.result() for future in each] for each in (compiling, standing_in))
     if on_gpu and plan.options.rdc:
         devices = [o for o, s in zip(objects, plan.sources, strict=True) if s.suffix == ".cu"]
         objects.append(private / "device.o")
         command = [cuda.nvcc().command, "-dlink", "-rdc=true", *cuda.gencode(plan.arch), "-Xcompiler", "-fPIC"]
         _run([*command, *map(str, devices), "-o", str(objects[-1])], plan, log, log_file, private)
     output = private / cache.LIBRARY
-    _run([*_link_command(plan, objects), "-o", str(output)], plan, log, log_file, private)
+    _run([*_link_command(plan, objects, libraries), "-o", str(output)], plan, log, log_file, private)
     took = time.perf_counter() - start
     print(f"opwright: built {plan.name} in {took:.1f} s{hint}", file=sys.stderr, flush=True)
     about = {
@@ -89,9 +93,20 @@ def _compile_command(plan: Plan, source: Path) -> list[str]:
     return [*compiler, *plan.flags, *plan.filled_defines(), *includes]
 
 
-def _link_command(plan: Plan, objects: list[Path]) -> list[str]:
+def _stand_in(plan: Plan, log: list[str], log_file: Path, private: Path) -> Path:
+    """An empty library by the name of PyTorch's largest, in the private folder. Linking against it writes the same name into the
+    result as linking against hundreds of megabytes, which take longer to read than a small kernel to compile."""
+    source, library = private / "empty.c", private / "libtorch_cpu.so"
+    source.touch()
+    flags = ["-shared", "-fPIC", "-nostdlib", f"-Wl,-soname,{library.name}", "-x", "c", str(source)]
+    _run([*toolchain.compiler().command, *flags, "-o", str(library)], plan, log, log_file, private)
+    return private
+
+
+def _link_command(plan: Plan, objects: list[Path], before: list[Path]) -> list[str]:
     # libtorch_cpu by name: symbols found through libtorch alone are missing in other processes.
-    link = [*toolchain.compiler().command, "-shared", *map(str, objects), f"-L{toolchain.torch_libraries()}"]
+    folders = [f"-L{p}" for p in (*before, toolchain.torch_libraries())]
+    link = [*toolchain.compiler().command, "-shared", *map(str, objects), *folders]
     if plan.device == "cuda":
         # CUDA's runtime goes into the library: another torch may bring another one.
         link += [f"-L{p}" for p in cuda.nvcc().libraries]
