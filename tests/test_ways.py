@@ -13,12 +13,11 @@ from torch import Tensor
 import opwright as ow
 from tests.casts import declared_autocast, uncast
 from tests.library import DOORS, FORMS, FUNCTIONAL, RUNGS
-from tests.ways import SLOW, TWICE, WAYS, Case, Function
+from tests.ways import COMPILERS, SLOW, TWICE, WAYS, Case, Function
 
 DTYPES = (torch.float64, torch.float32, torch.complex128, torch.int64)
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 VALUES = {"call", "no_grad and inference_mode", "fake tensors", "meta device", "func.vmap"}
-COMPILERS = {"aot_eager", "aot_eager, dynamic", "export", "make_fx", *SLOW}
 
 
 def implemented(plain: Function, given: list[Tensor]) -> bool:
@@ -38,11 +37,13 @@ def cases() -> Iterator[Any]:
 
 
 def is_slow(op: ow.Op[..., Any], door: str, name: str) -> bool:
-    """Whether it is left to `make test-all`. A rung is compiled through one door only before that, and the rung of an
-    operator of many tensors spared what goes over pairs of them."""
-    if op.parent is None:
+    """Whether it is left to `make test-all`. A rung or a form is compiled through one door only before that; the rung of
+    an operator of many tensors is spared what goes over pairs of them, and one that runs as its reference the rest."""
+    if op.home is op:
         return name in SLOW
-    broad = len(op.signature.differentiable_inputs) > 6
+    if door == "python" and not op.opaque and name not in VALUES:
+        return True
+    broad = op.parent is not None and len(op.signature.differentiable_inputs) > 6
     return name in SLOW or (name in COMPILERS and (broad or door != "opaque")) or (name in TWICE and broad)
 
 

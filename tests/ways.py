@@ -22,6 +22,7 @@ Function = Callable[..., tuple[Tensor, ...]]
 Way = Callable[[Function, Function, list[Tensor]], None]
 WAYS: dict[str, Way] = {}
 SLOW = {"inductor", "inductor, dynamic"}
+COMPILERS = {"aot_eager", "aot_eager, dynamic", "export", "make_fx", *SLOW}
 TWICE = {"func.hessian", "func.jacrev(jacrev)", "func.jacrev(jacfwd)", "func.grad(grad)", "func.jvp of vjp"}
 
 

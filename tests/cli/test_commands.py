@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import opwright as ow
+from opwright.cli import main
 from tests.library import OPERATORS
 
 
@@ -53,8 +54,14 @@ def test_new_scaffolds_an_operator_that_works_as_it_stands(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["a b", "1st", "class", "", "_hidden", "swish_", "../evil", "naïve"])
-def test_new_refuses_what_cannot_name_an_operator(tmp_path: Path, name: str) -> None:
-    said = run("new", "--path", str(tmp_path), "--", name, fails=2).stderr
+def test_new_refuses_what_cannot_name_an_operator(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["opwright", "new", "--path", str(tmp_path), "--", name])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    said = capsys.readouterr().err
     assert said.startswith("opwright: ")
     assert "Traceback" not in said
     assert not list(tmp_path.iterdir())

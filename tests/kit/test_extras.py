@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +13,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import opwright as ow
-from tests.ways import SLOW, WAYS, Case, differentiable
+from tests.ways import COMPILERS, SLOW, WAYS, Case, differentiable
 
 calls: list[str] = []
 
@@ -80,8 +82,16 @@ def test_the_form_that_saves_is_an_operator() -> None:
     assert gates.shape == (4, 5)
 
 
-@pytest.mark.parametrize("name", [pytest.param(w, marks=[pytest.mark.slow] if w in SLOW else []) for w in WAYS])
-@pytest.mark.parametrize("rung", ["forward", "saving", "backward", "backward.backward"])
+RUNGS = ("forward", "saving", "backward", "backward.backward")
+
+
+def cases() -> Iterator[Any]:
+    for rung, name in product(RUNGS, WAYS):
+        slow = name in SLOW or (name in COMPILERS and rung == "backward.backward")
+        yield pytest.param(rung, name, id=f"{rung}-{name}", marks=[pytest.mark.slow] if slow else [])
+
+
+@pytest.mark.parametrize(("rung", "name"), [*cases()])
 def test_every_rung_is_its_reference_in_every_way(rung: str, name: str) -> None:
     op: Any = {
         "forward": twice,

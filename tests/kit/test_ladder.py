@@ -15,8 +15,15 @@ from tests.library import DOORS, FUNCTIONAL, opaque_twin
 from tests.ways import Case, differentiable
 
 
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("op", FUNCTIONAL, ids=lambda op: op.name)
+@pytest.mark.parametrize(
+    ("op", "door"),
+    [
+        pytest.param(op, door, id=f"{op.name}-{door}", marks=[pytest.mark.slow] if slow else [])
+        for op in FUNCTIONAL
+        for door in DOORS
+        for slow in [op is ow.lltm and door != "python"]
+    ],
+)
 def test_gradcheck_with_all_its_options(op: ow.Op[..., Any], door: str) -> None:
     for dtype in (torch.float64, torch.complex128):
         for sample in op.draw_samples(ow.Maker(dtype)):

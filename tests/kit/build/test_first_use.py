@@ -138,7 +138,7 @@ def test_an_operator_on_the_whole_of_aten_by_one_word(workshop: Workshop) -> Non
 
 
 def test_compile_commands_are_written_for_editors(workshop: Workshop, tmp_path: Path) -> None:
-    folder = workshop.write()
+    folder = workshop.with_own_libraries().write()
     command = [sys.executable, "-m", "opwright", "build", str(folder), "--compile-commands", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=workshop.environment)
     assert done.returncode == 0, done.stderr
@@ -163,9 +163,7 @@ def test_compile_commands_are_written_for_editors(workshop: Workshop, tmp_path: 
 
 @pytest.mark.parametrize("native", ["0", "1"])
 def test_the_reference_serves_what_lies_outside_the_domain(workshop: Workshop, native: str) -> None:
-    folder = workshop.write()
-    build = "from opwright.kit import native; native.build()" if native == "1" else ""
-    workshop.run(build)
+    folder = (workshop.with_own_libraries() if native == "1" else workshop).write()
     done = workshop.run(
         f"""
         import torch, opwright as ow
