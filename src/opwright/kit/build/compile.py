@@ -94,8 +94,8 @@ def _compile_command(plan: Plan, source: Path) -> list[str]:
 
 
 def _stand_in(plan: Plan, log: list[str], log_file: Path, private: Path) -> Path:
-    """An empty library by the name of PyTorch's largest, in the private folder. Linking against it writes the same name into the
-    result as linking against hundreds of megabytes, which take longer to read than a small kernel to compile."""
+    """Put an empty library by the name of PyTorch's largest into the private folder. Linking against it writes the same
+    name into the result, and reads no hundreds of megabytes of symbols."""
     source, library = private / "empty.c", private / "libtorch_cpu.so"
     source.touch()
     flags = ["-shared", "-fPIC", "-nostdlib", f"-Wl,-soname,{library.name}", "-x", "c", str(source)]
