@@ -37,8 +37,8 @@ def cases() -> Iterator[Any]:
 
 
 def is_slow(op: ow.Op[..., Any], door: str, name: str) -> bool:
-    """Whether it is left to `make test-all`. Before that a rung or a form is compiled through one door only; the rung of
-    an operator of many tensors is spared what goes over pairs of them, and one that runs as its reference the rest."""
+    """Whether it is left to `test-all`. Before that a rung or a form is compiled through one door only, the rung of
+    an operator of many tensors spared what goes over pairs of them, and one that runs as its reference the rest."""
     if op.home is op:
         return name in SLOW
     if door == "python" and not op.opaque and name not in VALUES:
