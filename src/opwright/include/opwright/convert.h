@@ -32,52 +32,13 @@ void with_width(int64_t bytes, const Body& body) {
 }
 
 // Rows of elements, `stride` bytes apart and with `step` bytes from row to row, side by side.
-OPWRIGHT_NOINLINE void gather(char* to, const char* from, int64_t stride, int64_t bytes, int64_t n, int64_t step = 0,
-                              int64_t rows = 1) {
-    if (stride == bytes && n * bytes >= 64) {
-        for (int64_t r = 0; r < rows; ++r) {
-            std::memcpy(to + r * n * bytes, from + r * step, static_cast<size_t>(n * bytes));
-        }
-        return;
-    }
-    with_width(bytes, [=](auto zero) {
-        using T = decltype(zero);
-        T* __restrict t = reinterpret_cast<T*>(to);
-        for (int64_t r = 0; r < rows; ++r, t += n) {
-            const char* row = from + r * step;
-            if (stride == 0) {
-                std::fill_n(t, n, *reinterpret_cast<const T*>(row));
-                continue;
-            }
-            for (int64_t i = 0; i < n; ++i) t[i] = *reinterpret_cast<const T*>(row + i * stride);
-        }
-    });
-}
+void gather(char* to, const char* from, int64_t stride, int64_t bytes, int64_t n, int64_t step = 0, int64_t rows = 1);
 
-OPWRIGHT_NOINLINE void scatter(char* to, const char* from, int64_t stride, int64_t bytes, int64_t n, int64_t step,
-                               int64_t rows) {
-    with_width(bytes, [=](auto zero) {
-        using T = decltype(zero);
-        const T* f = reinterpret_cast<const T*>(from);
-        for (int64_t r = 0; r < rows; ++r, f += n) {
-            for (int64_t i = 0; i < n; ++i) *reinterpret_cast<T*>(to + r * step + i * stride) = f[i];
-        }
-    });
-}
+void scatter(char* to, const char* from, int64_t stride, int64_t bytes, int64_t n, int64_t step, int64_t rows);
 
 // A matrix whose columns are contiguous, `stride` bytes apart, into rows that are, `pitch` elements apart. Reading
 // along the columns uses each cache line whole.
-OPWRIGHT_NOINLINE void transpose(char* to, int64_t pitch, const char* from, int64_t stride, int64_t bytes, int64_t rows,
-                                 int64_t n) {
-    with_width(bytes, [=](auto zero) {
-        using T = decltype(zero);
-        T* t = reinterpret_cast<T*>(to);
-        for (int64_t j = 0; j < n; ++j) {
-            const T* column = reinterpret_cast<const T*>(from + j * stride);
-            for (int64_t r = 0; r < rows; ++r) t[r * pitch + j] = column[r];
-        }
-    });
-}
+void transpose(char* to, int64_t pitch, const char* from, int64_t stride, int64_t bytes, int64_t rows, int64_t n);
 
 // Between elements side by side and numbers to compute with.
 struct Conversion {
@@ -108,17 +69,9 @@ struct NarrowBFloat16 {
     }
 };
 
-OPWRIGHT_NOINLINE void widen_half(char* numbers, const char* elements, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) {
-        reinterpret_cast<float*>(numbers)[i] = static_cast<float>(reinterpret_cast<const Half*>(elements)[i]);
-    }
-}
+void widen_half(char* numbers, const char* elements, int64_t n);
 
-OPWRIGHT_NOINLINE void narrow_half(char* elements, const char* numbers, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) {
-        reinterpret_cast<Half*>(elements)[i] = static_cast<Half>(reinterpret_cast<const float*>(numbers)[i]);
-    }
-}
+void narrow_half(char* elements, const char* numbers, int64_t n);
 
 #if defined(__x86_64__)
 
@@ -159,6 +112,70 @@ OPWRIGHT_AVX2 inline void narrow_half_f16c(char* elements, const char* numbers, 
 #endif
 
 // How tensors of a dtype become numbers: as they are, or from and to half and bfloat16 when the numbers are float.
+Conversion conversion(DType dtype, DType numbers);
+
+}  // namespace detail
+#ifndef OPWRIGHT_APART
+
+namespace detail {
+
+OPWRIGHT_NOINLINE void gather(char* to, const char* from, int64_t stride, int64_t bytes, int64_t n, int64_t step,
+                              int64_t rows) {
+    if (stride == bytes && n * bytes >= 64) {
+        for (int64_t r = 0; r < rows; ++r) {
+            std::memcpy(to + r * n * bytes, from + r * step, static_cast<size_t>(n * bytes));
+        }
+        return;
+    }
+    with_width(bytes, [=](auto zero) {
+        using T = decltype(zero);
+        T* __restrict t = reinterpret_cast<T*>(to);
+        for (int64_t r = 0; r < rows; ++r, t += n) {
+            const char* row = from + r * step;
+            if (stride == 0) {
+                std::fill_n(t, n, *reinterpret_cast<const T*>(row));
+                continue;
+            }
+            for (int64_t i = 0; i < n; ++i) t[i] = *reinterpret_cast<const T*>(row + i * stride);
+        }
+    });
+}
+
+OPWRIGHT_NOINLINE void scatter(char* to, const char* from, int64_t stride, int64_t bytes, int64_t n, int64_t step,
+                               int64_t rows) {
+    with_width(bytes, [=](auto zero) {
+        using T = decltype(zero);
+        const T* f = reinterpret_cast<const T*>(from);
+        for (int64_t r = 0; r < rows; ++r, f += n) {
+            for (int64_t i = 0; i < n; ++i) *reinterpret_cast<T*>(to + r * step + i * stride) = f[i];
+        }
+    });
+}
+
+OPWRIGHT_NOINLINE void transpose(char* to, int64_t pitch, const char* from, int64_t stride, int64_t bytes, int64_t rows,
+                                 int64_t n) {
+    with_width(bytes, [=](auto zero) {
+        using T = decltype(zero);
+        T* t = reinterpret_cast<T*>(to);
+        for (int64_t j = 0; j < n; ++j) {
+            const T* column = reinterpret_cast<const T*>(from + j * stride);
+            for (int64_t r = 0; r < rows; ++r) t[r * pitch + j] = column[r];
+        }
+    });
+}
+
+OPWRIGHT_NOINLINE void widen_half(char* numbers, const char* elements, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+        reinterpret_cast<float*>(numbers)[i] = static_cast<float>(reinterpret_cast<const Half*>(elements)[i]);
+    }
+}
+
+OPWRIGHT_NOINLINE void narrow_half(char* elements, const char* numbers, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+        reinterpret_cast<Half*>(elements)[i] = static_cast<Half>(reinterpret_cast<const float*>(numbers)[i]);
+    }
+}
+
 OPWRIGHT_NOINLINE Conversion conversion(DType dtype, DType numbers) {
     if (dtype == numbers) return {};
     if (dtype == DType::BFloat16 && numbers == DType::Float) {
@@ -175,6 +192,9 @@ OPWRIGHT_NOINLINE Conversion conversion(DType dtype, DType numbers) {
 }
 
 }  // namespace detail
+
+#endif
+
 }  // namespace opwright
 
 #pragma GCC visibility pop

@@ -50,15 +50,6 @@ struct Layout {
     }
 };
 
-OPWRIGHT_NOINLINE Layout::Layout(const Tensor& x) : dim(static_cast<int>(x.dim())) {
-    check(dim <= max_dim, "a tensor must have at most ", max_dim, " dimensions, got ", dim);
-    int64_t *sizes, *strides;
-    TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(x.get(), &sizes));
-    TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(x.get(), &strides));
-    std::copy_n(sizes, dim, size);
-    std::copy_n(strides, dim, stride);
-}
-
 namespace detail {
 
 // Whether the dimensions, taken in this order, lie in memory without gaps. Strides of dimensions of size 1 do not
@@ -77,6 +68,54 @@ bool dense_in(const Layout& x, Order order) {
 }
 
 // Whether some order of the dimensions is dense: the one by strides, if any.
+bool dense(const Layout& x);
+
+}  // namespace detail
+
+namespace detail {
+
+// The stride of x along a dimension of `to`, a shape that it broadcasts to; 0 where it is repeated.
+inline int64_t broadcast_stride(const Layout& x, const Layout& to, int dimension) {
+    const int d = dimension - (to.dim - x.dim);
+    return d < 0 || (x.size[d] == 1 && to.size[dimension] != 1) ? 0 : x.stride[d];
+}
+
+// Orders the dimensions of a result from fastest to slowest as PyTorch does: the first input that can tell two
+// dimensions apart decides, by its strides and then by size; when none can, the later dimension is the faster.
+void order_dimensions(const Layout& out, const Layout* inputs, int count, int* order);
+
+Layout result_layout(const Layout* inputs, int count, bool with_number);
+
+}  // namespace detail
+
+// The layout of an elementwise result of these tensors: broadcast(x, y) for x + y.
+template <class... Input>
+Layout broadcast(const Input&... inputs) {
+    const Layout layouts[] = {Layout(inputs)...};
+    return detail::result_layout(layouts, sizeof...(Input), false);
+}
+
+// The layout of a tensor combined with a Python number: with_number(x) for 2 * x. It differs from broadcast(x) in
+// corner cases only (dimensions of size 0 or 1), but a fake kernel that disagrees with a real one breaks a compiled
+// graph.
+inline Layout with_number(const Layout& x) { return detail::result_layout(&x, 1, true); }
+
+// An uninitialised tensor on the device that the kernel runs on.
+Tensor empty(const Layout& layout, DType dtype);
+
+#ifndef OPWRIGHT_APART
+
+OPWRIGHT_NOINLINE Layout::Layout(const Tensor& x) : dim(static_cast<int>(x.dim())) {
+    check(dim <= max_dim, "a tensor must have at most ", max_dim, " dimensions, got ", dim);
+    int64_t *sizes, *strides;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(x.get(), &sizes));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(x.get(), &strides));
+    std::copy_n(sizes, dim, size);
+    std::copy_n(strides, dim, stride);
+}
+
+namespace detail {
+
 OPWRIGHT_NOINLINE bool dense(const Layout& x) {
     int order[max_dim];
     int kept = 0;
@@ -108,14 +147,6 @@ OPWRIGHT_NOINLINE bool Layout::channels_last() const {
 
 namespace detail {
 
-// The stride of x along a dimension of `to`, a shape that it broadcasts to; 0 where it is repeated.
-inline int64_t broadcast_stride(const Layout& x, const Layout& to, int dimension) {
-    const int d = dimension - (to.dim - x.dim);
-    return d < 0 || (x.size[d] == 1 && to.size[dimension] != 1) ? 0 : x.stride[d];
-}
-
-// Orders the dimensions of a result from fastest to slowest as PyTorch does: the first input that can tell two
-// dimensions apart decides, by its strides and then by size; when none can, the later dimension is the faster.
 OPWRIGHT_NOINLINE void order_dimensions(const Layout& out, const Layout* inputs, int count, int* order) {
     for (int d = 0; d < out.dim; ++d) order[d] = out.dim - 1 - d;
     const auto compare = [&](int a, int b) {
@@ -194,19 +225,6 @@ OPWRIGHT_NOINLINE Layout result_layout(const Layout* inputs, int count, bool wit
 
 }  // namespace detail
 
-// The layout of an elementwise result of these tensors: broadcast(x, y) for x + y.
-template <class... Input>
-Layout broadcast(const Input&... inputs) {
-    const Layout layouts[] = {Layout(inputs)...};
-    return detail::result_layout(layouts, sizeof...(Input), false);
-}
-
-// The layout of a tensor combined with a Python number: with_number(x) for 2 * x. It differs from broadcast(x) in
-// corner cases only (dimensions of size 0 or 1), but a fake kernel that disagrees with a real one breaks a compiled
-// graph.
-inline Layout with_number(const Layout& x) { return detail::result_layout(&x, 1, true); }
-
-// An uninitialised tensor on the device that the kernel runs on.
 OPWRIGHT_NOINLINE Tensor empty(const Layout& layout, DType dtype) {
 #ifdef OPWRIGHT_CUDA
     static const int32_t type = aoti_torch_device_type_cuda();
@@ -226,6 +244,8 @@ OPWRIGHT_NOINLINE Tensor empty(const Layout& layout, DType dtype) {
 #endif
     return Tensor(handle);
 }
+
+#endif
 
 }  // namespace opwright
 

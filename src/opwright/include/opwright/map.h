@@ -36,23 +36,8 @@ struct Signature<R (F::*)(A...) const> {
 };
 
 // What does not depend on the function, compiled once a file.
-OPWRIGHT_NOINLINE void map_tensors(const Tensor* const* tensors, int operands, const DType* numbers,
-                                   const int64_t* bytes, Nest::Body body, const void* function) {
-    const Layout out(*tensors[0]);
-    Nest nest;
-    nest.body = body;
-    nest.function = function;
-    nest.block = block_bytes / *std::max_element(bytes, bytes + operands);
-    nest.operands = operands;
-    bool flat = true;
-    for (int i = 0; i < operands; ++i) flat = nest.add(i, *tensors[i], out, numbers[i], bytes[i]) && flat;
-    if (flat) {
-        nest.flatten(out.numel());
-    } else {
-        nest.arrange(out);
-    }
-    parallel(0, nest.numel, grain, [&](int64_t begin, int64_t end) { nest.run(begin, end); });
-}
+void map_tensors(const Tensor* const* tensors, int operands, const DType* numbers, const int64_t* bytes,
+                 Nest::Body body, const void* function);
 
 }  // namespace detail
 
@@ -78,6 +63,32 @@ template <class F, class First, class... Rest>
 Tensor map(const F& function, const First& first, const Rest&... rest) {
     return map_into(empty(broadcast(first, rest...), dtype(first)), function, first, rest...);
 }
+
+#ifndef OPWRIGHT_APART
+
+namespace detail {
+
+OPWRIGHT_NOINLINE void map_tensors(const Tensor* const* tensors, int operands, const DType* numbers,
+                                   const int64_t* bytes, Nest::Body body, const void* function) {
+    const Layout out(*tensors[0]);
+    Nest nest;
+    nest.body = body;
+    nest.function = function;
+    nest.block = block_bytes / *std::max_element(bytes, bytes + operands);
+    nest.operands = operands;
+    bool flat = true;
+    for (int i = 0; i < operands; ++i) flat = nest.add(i, *tensors[i], out, numbers[i], bytes[i]) && flat;
+    if (flat) {
+        nest.flatten(out.numel());
+    } else {
+        nest.arrange(out);
+    }
+    parallel(0, nest.numel, grain, [&](int64_t begin, int64_t end) { nest.run(begin, end); });
+}
+
+}  // namespace detail
+
+#endif
 
 }  // namespace opwright
 

@@ -112,112 +112,11 @@ struct Place {
     }
 };
 
-// Takes an operand; whether it could be walked as one row, in the order of its dimensions.
-OPWRIGHT_NOINLINE bool Nest::add(int i, const Tensor& x, const Layout& out, DType numbers, int64_t number) {
-    Operand& o = operand[i];
-    o.data = static_cast<char*>(i == 0 ? x.mutable_data_ptr() : const_cast<void*>(x.const_data_ptr()));
-    o.convert = conversion(dtype(x), numbers);
-    o.number = number;
-    o.bytes = o.convert.widen ? 2 : number;
-    o.transposed = false;
-    const Layout own(x);
-    bool fits = own.dim <= out.dim;
-    for (int d = 0; d < out.dim; ++d) {
-        const int e = d - (out.dim - own.dim);
-        fits = fits && (e < 0 || own.size[e] == 1 || own.size[e] == out.size[d]);
-        stride[d][i] = broadcast_stride(own, out, d) * o.bytes;
-    }
-    check(fits, "map: input ", i, " must broadcast to the result, got ", shape(x));
-    return own.row_major() && own.same_shape(out);
-}
-
 inline void Nest::flatten(int64_t n) {
     numel = size[0] = n;
     dim = 1;
     for (int i = 0; i < operands; ++i) stride[0][i] = operand[i].bytes;
     classify();
-}
-
-// Orders the dimensions by the strides of the result, drops those of size 1 and merges neighbours that every operand
-// steps through alike. `stride` comes in with the order of `out`.
-OPWRIGHT_NOINLINE void Nest::arrange(const Layout& out) {
-    int order[max_dim];
-    int kept = 0;
-    numel = 1;
-    for (int d = out.dim - 1; d >= 0; --d) {
-        if (out.size[d] == 1) continue;
-        numel *= out.size[d];
-        int at = kept++;
-        for (; at > 0 && stride[order[at - 1]][0] > stride[d][0]; --at) order[at] = order[at - 1];
-        order[at] = d;
-    }
-    int64_t step[max_dim][max_operands];
-    dim = 0;
-    for (int k = 0; k < kept; ++k) {
-        const int d = order[k];
-        bool merges = dim > 0;
-        for (int i = 0; merges && i < operands; ++i) merges = stride[d][i] == step[dim - 1][i] * size[dim - 1];
-        if (merges) {
-            size[dim - 1] *= out.size[d];
-        } else {
-            std::copy_n(stride[d], operands, step[dim]);
-            size[dim++] = out.size[d];
-        }
-    }
-    if (dim == 0) {
-        for (int i = 0; i < operands; ++i) step[0][i] = operand[i].bytes;
-        size[dim++] = 1;
-    }
-    for (int k = 0; k < dim; ++k) std::copy_n(step[k], operands, stride[k]);
-    classify();
-}
-
-OPWRIGHT_NOINLINE void Nest::classify() {
-    transposed = false;
-    for (int i = 1; i < operands; ++i) {
-        Operand& o = operand[i];
-        o.transposed = dim > 1 && stride[1][i] == o.bytes && stride[0][i] > o.bytes && o.bytes <= 8 && size[0] >= 16 &&
-                       size[1] >= 4;
-        transposed = transposed || o.transposed;
-    }
-    by_row = transposed || (dim > 1 && size[0] >= long_row);
-    buffered = false;
-    for (int i = 0; i < operands; ++i) {
-        Operand& o = operand[i];
-        bool linear = stride[0][i] == o.bytes;
-        bool constant = i > 0;
-        for (int k = 0; k < dim; ++k) {
-            constant = constant && stride[k][i] == 0;
-            if (k > 0 && !by_row) linear = linear && stride[k][i] == stride[k - 1][i] * size[k - 1];
-        }
-        o.constant = constant;
-        o.in_place = linear && !o.convert.widen;
-        buffered = buffered || !o.in_place;
-    }
-}
-
-// The elements from begin to end, counted in the order of the nest.
-OPWRIGHT_NOINLINE void Nest::run(int64_t begin, int64_t end) const {
-    if (buffered) return run_buffered(begin, end);
-    Place place(*this, begin);
-    for (int64_t left = end - begin; left > 0;) {
-        int64_t n = left;
-        if (by_row && place.index[0] == 0 && left >= size[0]) {
-            const int64_t rows = std::min(left / size[0], size[1] - place.index[1]);
-            char* at[max_operands];
-            std::copy_n(place.at, operands, at);
-            for (int64_t r = 0; r < rows; ++r) {
-                body(function, at, size[0]);
-                for (int i = 0; i < operands; ++i) at[i] += stride[1][i];
-            }
-            n = rows * size[0];
-        } else {
-            if (by_row) n = std::min(n, size[0] - place.index[0]);
-            body(function, place.at, n);
-        }
-        left -= n;
-        if (left > 0) place.advance(n);
-    }
 }
 
 struct Nest::Buffers {
@@ -306,6 +205,112 @@ struct Nest::Buffers {
     }
 };
 
+}  // namespace detail
+#ifndef OPWRIGHT_APART
+
+namespace detail {
+
+// Takes an operand; whether it could be walked as one row, in the order of its dimensions.
+OPWRIGHT_NOINLINE bool Nest::add(int i, const Tensor& x, const Layout& out, DType numbers, int64_t number) {
+    Operand& o = operand[i];
+    o.data = static_cast<char*>(i == 0 ? x.mutable_data_ptr() : const_cast<void*>(x.const_data_ptr()));
+    o.convert = conversion(dtype(x), numbers);
+    o.number = number;
+    o.bytes = o.convert.widen ? 2 : number;
+    o.transposed = false;
+    const Layout own(x);
+    bool fits = own.dim <= out.dim;
+    for (int d = 0; d < out.dim; ++d) {
+        const int e = d - (out.dim - own.dim);
+        fits = fits && (e < 0 || own.size[e] == 1 || own.size[e] == out.size[d]);
+        stride[d][i] = broadcast_stride(own, out, d) * o.bytes;
+    }
+    check(fits, "map: input ", i, " must broadcast to the result, got ", shape(x));
+    return own.row_major() && own.same_shape(out);
+}
+
+// Orders the dimensions by the strides of the result, drops those of size 1 and merges neighbours that every operand
+// steps through alike. `stride` comes in with the order of `out`.
+OPWRIGHT_NOINLINE void Nest::arrange(const Layout& out) {
+    int order[max_dim];
+    int kept = 0;
+    numel = 1;
+    for (int d = out.dim - 1; d >= 0; --d) {
+        if (out.size[d] == 1) continue;
+        numel *= out.size[d];
+        int at = kept++;
+        for (; at > 0 && stride[order[at - 1]][0] > stride[d][0]; --at) order[at] = order[at - 1];
+        order[at] = d;
+    }
+    int64_t step[max_dim][max_operands];
+    dim = 0;
+    for (int k = 0; k < kept; ++k) {
+        const int d = order[k];
+        bool merges = dim > 0;
+        for (int i = 0; merges && i < operands; ++i) merges = stride[d][i] == step[dim - 1][i] * size[dim - 1];
+        if (merges) {
+            size[dim - 1] *= out.size[d];
+        } else {
+            std::copy_n(stride[d], operands, step[dim]);
+            size[dim++] = out.size[d];
+        }
+    }
+    if (dim == 0) {
+        for (int i = 0; i < operands; ++i) step[0][i] = operand[i].bytes;
+        size[dim++] = 1;
+    }
+    for (int k = 0; k < dim; ++k) std::copy_n(step[k], operands, stride[k]);
+    classify();
+}
+
+OPWRIGHT_NOINLINE void Nest::classify() {
+    transposed = false;
+    for (int i = 1; i < operands; ++i) {
+        Operand& o = operand[i];
+        o.transposed = dim > 1 && stride[1][i] == o.bytes && stride[0][i] > o.bytes && o.bytes <= 8 && size[0] >= 16 &&
+                       size[1] >= 4;
+        transposed = transposed || o.transposed;
+    }
+    by_row = transposed || (dim > 1 && size[0] >= long_row);
+    buffered = false;
+    for (int i = 0; i < operands; ++i) {
+        Operand& o = operand[i];
+        bool linear = stride[0][i] == o.bytes;
+        bool constant = i > 0;
+        for (int k = 0; k < dim; ++k) {
+            constant = constant && stride[k][i] == 0;
+            if (k > 0 && !by_row) linear = linear && stride[k][i] == stride[k - 1][i] * size[k - 1];
+        }
+        o.constant = constant;
+        o.in_place = linear && !o.convert.widen;
+        buffered = buffered || !o.in_place;
+    }
+}
+
+// The elements from begin to end, counted in the order of the nest.
+OPWRIGHT_NOINLINE void Nest::run(int64_t begin, int64_t end) const {
+    if (buffered) return run_buffered(begin, end);
+    Place place(*this, begin);
+    for (int64_t left = end - begin; left > 0;) {
+        int64_t n = left;
+        if (by_row && place.index[0] == 0 && left >= size[0]) {
+            const int64_t rows = std::min(left / size[0], size[1] - place.index[1]);
+            char* at[max_operands];
+            std::copy_n(place.at, operands, at);
+            for (int64_t r = 0; r < rows; ++r) {
+                body(function, at, size[0]);
+                for (int i = 0; i < operands; ++i) at[i] += stride[1][i];
+            }
+            n = rows * size[0];
+        } else {
+            if (by_row) n = std::min(n, size[0] - place.index[0]);
+            body(function, place.at, n);
+        }
+        left -= n;
+        if (left > 0) place.advance(n);
+    }
+}
+
 OPWRIGHT_NOINLINE void Nest::run_buffered(int64_t begin, int64_t end) const {
     Buffers buffers(*this, std::min(block, end - begin));
     Place place(*this, begin);
@@ -327,6 +332,9 @@ OPWRIGHT_NOINLINE void Nest::run_buffered(int64_t begin, int64_t end) const {
 }
 
 }  // namespace detail
+
+#endif
+
 }  // namespace opwright
 
 #pragma GCC visibility pop

@@ -86,6 +86,41 @@ struct Sum {
     void finish(int64_t stretch, double* sums) const;
 };
 
+template <class F, class C>
+struct AddTo {
+    static OPWRIGHT_INLINE void run(const void* function, const char* numbers, double* sums, int64_t n, int64_t lanes) {
+        const F f = *static_cast<const F*>(function);
+        const C* x = reinterpret_cast<const C*>(numbers);
+        for (; n > 0; n -= lanes, x += lanes) {
+            const int64_t m = std::min(n, lanes);
+            OPWRIGHT_INDEPENDENT
+            for (int64_t i = 0; i < m; ++i) sums[i] += static_cast<double>(f(x[i]));
+        }
+    }
+};
+
+Tensor sum_tensor(const Tensor& x, Layout to, DType numbers, Sum::Body body, const void* function);
+
+}  // namespace detail
+
+// function(x) summed to a smaller shape that broadcasts to its own, in one pass and without a tensor for function(x).
+// The function takes and gives float (for float, half and bfloat16 tensors) or double. The result is contiguous and has
+// the dtype of x.
+//
+//     Tensor grad_bias = sum_to(bias, [](float g) { return 2 * g; }, grad);
+template <class F>
+Tensor sum_to(const Layout& shape, const F& function, const Tensor& x) {
+    using C = typename detail::Signature<F>::First;
+    static_assert(std::is_same_v<C, float> || std::is_same_v<C, double>, "sums are of float or double");
+    using Body = detail::AddTo<F, C>;
+    return detail::sum_tensor(x, shape, dtype_of<C>,
+                              detail::best<Body, const void*, const char*, double*, int64_t, int64_t>(), &function);
+}
+
+#ifndef OPWRIGHT_APART
+
+namespace detail {
+
 // Adds the terms from begin to end of one stretch of results.
 OPWRIGHT_NOINLINE void Sum::add(int64_t stretch, int64_t begin, int64_t end, double* sums) const {
     alignas(64) char elements[piece * 16], numbers[piece * 16];
@@ -152,19 +187,6 @@ OPWRIGHT_NOINLINE void Sum::run(int64_t numel) {
     }
 }
 
-template <class F, class C>
-struct AddTo {
-    static OPWRIGHT_INLINE void run(const void* function, const char* numbers, double* sums, int64_t n, int64_t lanes) {
-        const F f = *static_cast<const F*>(function);
-        const C* x = reinterpret_cast<const C*>(numbers);
-        for (; n > 0; n -= lanes, x += lanes) {
-            const int64_t m = std::min(n, lanes);
-            OPWRIGHT_INDEPENDENT
-            for (int64_t i = 0; i < m; ++i) sums[i] += static_cast<double>(f(x[i]));
-        }
-    }
-};
-
 OPWRIGHT_NOINLINE Tensor sum_tensor(const Tensor& x, Layout to, DType numbers, Sum::Body body, const void* function) {
     const Layout in(x);
     to.make_contiguous();
@@ -191,19 +213,7 @@ OPWRIGHT_NOINLINE Tensor sum_tensor(const Tensor& x, Layout to, DType numbers, S
 
 }  // namespace detail
 
-// function(x) summed to a smaller shape that broadcasts to its own, in one pass and without a tensor for function(x).
-// The function takes and gives float (for float, half and bfloat16 tensors) or double. The result is contiguous and has
-// the dtype of x.
-//
-//     Tensor grad_bias = sum_to(bias, [](float g) { return 2 * g; }, grad);
-template <class F>
-Tensor sum_to(const Layout& shape, const F& function, const Tensor& x) {
-    using C = typename detail::Signature<F>::First;
-    static_assert(std::is_same_v<C, float> || std::is_same_v<C, double>, "sums are of float or double");
-    using Body = detail::AddTo<F, C>;
-    return detail::sum_tensor(x, shape, dtype_of<C>,
-                              detail::best<Body, const void*, const char*, double*, int64_t, int64_t>(), &function);
-}
+#endif
 
 }  // namespace opwright
 

@@ -13,7 +13,14 @@
 #include <vector>
 
 #define OPWRIGHT_INLINE inline __attribute__((always_inline))
+
+// What does not depend on a kernel. A build compiles it once, in common.cpp (with OPWRIGHT_COMMON), and kernels against
+// that (with OPWRIGHT_APART); with neither it is code like any other.
+#ifdef OPWRIGHT_COMMON
+#define OPWRIGHT_NOINLINE inline __attribute__((noinline, used))
+#else
 #define OPWRIGHT_NOINLINE inline __attribute__((noinline))
+#endif
 
 // Everything is hidden: two builds of one operator may live in a process, and neither may bind to the other's code.
 #pragma GCC visibility push(hidden)

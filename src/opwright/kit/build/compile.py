@@ -9,12 +9,15 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from opwright.kit.build import cache, cuda, toolchain
 from opwright.kit.build.plan import Plan
 from opwright.kit.build.trouble import Unavailable, explain_failure
+
+KERNEL_H = toolchain.INCLUDE / "opwright" / "kernel.h"
 
 
 def build(plan: Plan, force: bool = False, hint: str = "") -> cache.Entry:
@@ -41,11 +44,14 @@ def _compile(plan: Plan, root: Path, private: Path, hint: str) -> dict[str, Any]
         # Numbered: every folder has a cpu.cpp, and two sources of one plan may share a name.
         output = private / f"{index}.o"
         command = [*_compile_command(plan, plan.sources[index]), "-MD", "-MF", str(private / f"{index}.d")]
+        command += ["-DOPWRIGHT_APART"] if shares else []
         _run([*command, "-c", str(plan.sources[index]), "-o", str(output)], plan, log, log_file, private)
         return output
 
-    with concurrent.futures.ThreadPoolExecutor(min(toolchain.jobs(), len(plan.sources) + 1)) as pool:
+    shares = plan.device == "cpu" and plan.options.abi == "stable" and KERNEL_H in plan.headers
+    with concurrent.futures.ThreadPoolExecutor(min(toolchain.jobs(), len(plan.sources) + 2)) as pool:
         compiling = [pool.submit(one, i) for i in range(len(plan.sources))]
+        compiling += [pool.submit(_common, plan, root, log, log_file)] if shares else []
         # Not where a flag may ask for every symbol to be found.
         stands_in = sys.platform == "linux" and not plan.options.ldflags
         standing_in = [pool.submit(_stand_in, plan, log, log_file, private)] if stands_in else []
@@ -91,6 +97,22 @@ def _compile_command(plan: Plan, source: Path) -> list[str]:
     if plan.device == "cuda":
         includes += ["-isystem", str(cuda.nvcc().home / "include")]
     return [*compiler, *plan.flags, *plan.filled_defines(), *includes]
+
+
+def _common(plan: Plan, root: Path, log: list[str], log_file: Path) -> Path:
+    """The object with what kernels share of kernel.h. With the same flags it is the same, and kept."""
+    options = replace(plan.options, sources=(), ldflags=())
+    common = Plan("kernel.h", (KERNEL_H.parent / "common.cpp",), options)
+
+    def make(private: Path) -> dict[str, Any]:
+        start = time.perf_counter()
+        source, output = str(common.sources[0]), str(private / cache.LIBRARY)
+        _run([*_compile_command(common, common.sources[0]), "-c", source, "-o", output], plan, log, log_file, private)
+        took = round(time.perf_counter() - start, 3)
+        about = {"key": common.key, "name": common.name, "sources": [source], "flags": list(common.flags)}
+        return about | {"seconds": took, "torch": toolchain.torch_identity()}
+
+    return cache.obtain(root, common.key, common.name, make).library
 
 
 def _stand_in(plan: Plan, log: list[str], log_file: Path, private: Path) -> Path:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from opwright.kit.build import cuda, toolchain
 
-FORMAT = 2
+FORMAT = 3
 """Counted up when the way libraries are built changes, so that old ones are not taken for new."""
 
 STABLE_TARGET = "0x020a000000000000"
