@@ -53,7 +53,7 @@ def main() -> None:
     measure(asked, results, folder / "demo.json")
     if verdicts is not None:
         (folder / "check.json").write_text(json.dumps(verdicts, indent=1) + "\n", encoding="utf-8")
-    write_report(options.out, [results], {op.name: op for op in register.operators() if op.parent is None}, verdicts)
+    write_report(options.out, [results], {op.name: op for op in register.operators() if op.home is op}, verdicts)
     console.print(table(results.rows, verdicts))
     console.print(
         f"\n{time.perf_counter() - start:.0f} s. The report: {options.out.resolve()}", highlight=False, soft_wrap=True

@@ -109,7 +109,7 @@ def report(
         checked = json.loads(check.read_text(encoding="utf-8"))
         if not isinstance(checked, dict) or not isinstance(checked.get("results"), list):
             raise ValueError(f"{check}: is not what `opwright check --json` writes")
-    operators = {op.name: op for op in register.operators() if op.parent is None}
+    operators = {op.name: op for op in register.operators() if op.home is op}
     write_report(out, found, operators, checked)
     console.print(f"wrote {out.resolve()}", highlight=False, soft_wrap=True)
 
@@ -153,7 +153,7 @@ def _write(mine: dict[str, Any], json_file: str | None) -> None:
 
 def measurable(names: list[str] | None) -> list[ow.Op[..., Any]]:
     """The operators to measure: those asked for, or all that have something to be measured on."""
-    found = [op for op in chosen(names) if op.parent is None]
+    found = [op for op in chosen(names) if op.home is op]
     ready = [op for op in found if families(op)]
     lacking = [op.name for op in found if op not in ready]
     if names and lacking:

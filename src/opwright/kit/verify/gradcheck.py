@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from opwright.kit.samples import Sample
+from opwright.kit.verify import gradients
 from opwright.kit.verify.calls import accepted, collect, first_line
 from opwright.kit.verify.cases import Case, Subject
 from opwright.kit.verify.derivatives import leaves_of
@@ -20,14 +21,10 @@ SMALL = 48
 
 
 def skip(subject: Subject) -> str | None:
-    op = subject.op
-    if op.random:
-        return "it draws random numbers"
-    if op.rung is not None and op.rung.extras is not None:
-        return "it is not differentiated through its extra results; its operator's second derivatives are tried"
-    if not op.signature.differentiable_inputs or not (op.signature.outputs or op.signature.returns_input):
-        return "no tensor of it is differentiable"
-    return None
+    signature = subject.op.signature
+    if not signature.outputs and signature.returns_input is None:
+        return "it has no result"
+    return gradients.skip(subject)
 
 
 def cases(subject: Subject) -> Iterator[Case]:

@@ -22,6 +22,8 @@ def skip(subject: Subject) -> str | None:
     op = subject.op
     if op.random:
         return "it draws random numbers"
+    if op.form_of is not None:
+        return "its operator's gradients are tried, which are recorded by this form"
     if op.rung is not None and op.rung.extras is not None:
         return "it is not differentiated through its extra results; its operator's second derivatives are tried"
     if not op.signature.differentiable_inputs:
