@@ -166,3 +166,8 @@ def test_sizes_may_be_multiples_and_sums() -> None:
         domain.refuses({"x": x, "h": h, "weight": torch.ones(8, 7)})
     )
     assert "asks for k+i with k = 3, i = 4" in str(domain.refuses({"x": x, "h": h, "weight": torch.ones(9, 8)}))
+
+
+def test_a_dtype_is_no_string() -> None:
+    with pytest.raises(TypeError, match=r"a dtype must be one of torch's, such as torch\.float32, got 'float32'"):
+        ow.Domain(dtypes=("float32",))  # type: ignore[arg-type]

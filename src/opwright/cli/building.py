@@ -87,7 +87,7 @@ def build(
         plans += [plan for plan in [short.plan()] if plan is not None]
         console.print(f"wrote {write_compile_commands(plans, compile_commands)}", highlight=False)
     start = time.perf_counter()
-    with concurrent.futures.ThreadPoolExecutor(toolchain.jobs()) as pool:
+    with compile.hurried(toolchain.jobs()) as pool:
         waiting = [pool.submit(own.build, force) for own in (native, short)]
         waiting.append(pool.submit(compile.build, guard.plan(), force))
         waiting += [pool.submit(library.compile, force) for library in libraries]

@@ -79,7 +79,7 @@ def _show(console: Console, report: Report) -> None:
         text = f"FAILED {f.op} {f.property}: {f.message}{where} [{f.sample}]  replay: {f.replay}"
         console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)
     seconds = sum(r.seconds for r in report.results)
-    word = "[green]every property held[/]" if report.passed else f"[red]{len(report.failures)} failures[/]"
+    word = "[green]every property held[/]" if report.passed else f"[red]{report.count}[/]"
     console.print(
         f"{word}: {report.cases} cases, seed {report.seed}, {report.device}, {seconds:.1f} s", highlight=False
     )

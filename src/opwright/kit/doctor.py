@@ -61,6 +61,7 @@ def _compiler() -> Finding:
 def _cache() -> Finding:
     try:
         root = cache.open_folder()
+        cache.refuse_read_only(root)
     except Unavailable as e:
         return Finding("cache", "broken", str(cache.folder()), str(e))
     found = cache.entries(root)

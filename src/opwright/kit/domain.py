@@ -61,6 +61,9 @@ class Domain:
     """`sizes`, read."""
 
     def __post_init__(self) -> None:
+        for dtype in (*self.dtypes, *(d for own in self.types.values() for d in own)):
+            if not isinstance(dtype, torch.dtype):
+                raise TypeError(f"Domain: a dtype must be one of torch's, such as torch.float32, got {dtype!r}")
         object.__setattr__(self, "patterns", _parse(self.sizes))
 
     def refuses(self, arguments: Mapping[str, Any]) -> str | None:

@@ -180,14 +180,21 @@ class Op(Ladder, Generic[P, R]):
         return self._cost is not None
 
     def bench(
-        self, name: str, /, *, sizes: Sizes = (), at: int | Mapping[str, int] | None = None
+        self,
+        name: str,
+        /,
+        *,
+        sizes: Sizes = (),
+        at: int | Mapping[str, int] | None = None,
+        compiled: bool = True,
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declare calls to measure: a function of `make` and a size that returns the arguments, as a sample does.
         `at` is the size that stands for them, the largest by default; both may be a dict by kind of device. Without
-        sizes it takes `make` alone."""
+        sizes it takes `make` alone. Not `compiled`: the reference is not measured under torch.compile, which would
+        take minutes for a long loop that it unrolls."""
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-            self.declared.add_family(self.name, name, function, sizes, at)
+            self.declared.add_family(self.name, name, function, sizes, at, compiled)
             return function
 
         return declare
@@ -326,7 +333,12 @@ class Op(Ladder, Generic[P, R]):
             kernel, _ = self.choose(self.signature.bind(args, kwargs))
             function = None if kernel is None else kernel.ready(self)
             if function is not None:
-                out = function(*args, **kwargs)
+                try:
+                    out = function(*args, **kwargs)
+                except Exception:
+                    if not any(p.mutated for p in self.signature.parameters):
+                        self.run_reference(*args, **kwargs)  # which may say better what is wrong, as router.cpp has it
+                    raise
                 self._count_writes(args, kwargs)
                 return out
         return self.run_reference(*args, **kwargs)

@@ -213,12 +213,8 @@ class Router final : public c10::OperatorKernel {
         const size_t base = stack->size() - count;
         for (const Route& route : *routes) {
             if (!route.takes(torch::jit::last(*stack, count))) continue;
-            for (const size_t i : route.scalars) {
-                IValue& value = (*stack)[base + i];
-                if (!value.isDouble() && !value.isNone()) value = value.toScalar().toDouble();
-            }
             const auto written = written_by(op, base, *stack);
-            route.kernel.redispatchBoxed(DispatchKeySet(device_), stack);
+            run(route, op, base, stack);
             // A kernel writes raw memory and counts nothing; autograd must notice.
             for (const at::Tensor& t : written) t.unsafeGetTensorImpl()->bump_version();
             return;
@@ -227,6 +223,26 @@ class Router final : public c10::OperatorKernel {
     }
 
   private:
+    // A domain cannot tell everything that the reference rejects, numbers above all. Where a kernel throws, the
+    // reference says what is wrong; where it sees nothing wrong, the kernel's own word stands.
+    void run(const Route& route, const OperatorHandle& op, size_t base, Stack* stack) const {
+        c10::SmallVector<IValue, 8> given;
+        if (!op.schema().is_mutable()) given.append(stack->begin() + static_cast<std::ptrdiff_t>(base), stack->end());
+        for (const size_t i : route.scalars) {
+            IValue& value = (*stack)[base + i];
+            if (!value.isDouble() && !value.isNone()) value = value.toScalar().toDouble();
+        }
+        try {
+            route.kernel.redispatchBoxed(DispatchKeySet(device_), stack);
+        } catch (const std::exception&) {
+            if (op.schema().is_mutable()) throw;  // half of it may be done
+            stack->resize(base);
+            stack->insert(stack->end(), given.begin(), given.end());
+            reference_.callBoxed(stack);
+            throw;
+        }
+    }
+
     static c10::SmallVector<at::Tensor, 1> written_by(const OperatorHandle& op, size_t base, const Stack& stack) {
         c10::SmallVector<at::Tensor, 1> written;
         if (!op.schema().is_mutable()) return written;

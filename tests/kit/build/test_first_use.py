@@ -137,6 +137,47 @@ def test_an_operator_on_the_whole_of_aten_by_one_word(workshop: Workshop) -> Non
     assert workshop.use(folder).stdout.strip() == KERNEL_RAN
 
 
+@pytest.mark.parametrize("native", ["0", "1"])
+def test_where_a_kernel_refuses_the_reference_says_why(workshop: Workshop, native: str) -> None:
+    folder = (workshop.with_own_libraries() if native == "1" else workshop).write()
+    op, source = folder / "op.py", folder / "cpu.cpp"
+    require = 'ow.require(by != 7, "by must not be 7, got {by}")'
+    op.write_text(op.read_text().replace("    return x", f"    {require}\n    return x"))
+    refuses = 'check(by < 7, "times: by is ", by); return compute'
+    source.write_text(source.read_text().replace("return compute", refuses))
+    done = workshop.run(
+        f"""
+        import torch, opwright as ow
+        op = ow.load({str(folder)!r}).times
+        for call in (op, torch.ops.user.times, torch.inference_mode()(op)):
+            print(call(torch.ones(1), by=4).item())
+            for by in (7, 8):  # what the reference takes, the kernel should have
+                try:
+                    call(torch.ones(1), by=by)
+                except (ValueError, RuntimeError) as e:
+                    print(type(e).__name__, str(e).splitlines()[0])
+        """,
+        OPWRIGHT_NATIVE=native,
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 9, done.stderr
+    for i in (0, 3, 6):
+        assert lines[i] == "104.0"
+        assert lines[i + 1] == "ValueError times: by must not be 7, got 7"
+        assert lines[i + 2].startswith("RuntimeError times: by is 8.0")
+
+
+def test_what_does_not_run_here_is_not_called_proved(workshop: Workshop) -> None:
+    folder = workshop.write()
+    command = [sys.executable, "-m", "opwright", "check", str(folder)]
+    for more, why in (({"OPWRIGHT_BUILD": "0"}, "OPWRIGHT_BUILD=0 forbids"), ({"CXX": "/no/g++"}, "no compiler")):
+        environment = {**workshop.environment, **more}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 2
+        assert "times cannot be checked, since its kernel cpu.cpp does not run here" in done.stderr
+        assert why in done.stderr
+
+
 def test_compile_commands_are_written_for_editors(workshop: Workshop, tmp_path: Path) -> None:
     folder = workshop.with_own_libraries().write()
     command = [sys.executable, "-m", "opwright", "build", str(folder), "--compile-commands", str(tmp_path)]

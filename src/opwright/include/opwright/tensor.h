@@ -51,14 +51,16 @@ namespace detail {
 
 // A piece of an error message, put into words only when there is an error.
 struct Part {
-    enum { text, number, tensor } kind;
+    enum { text, number, real, tensor } kind;
     const void* pointer = nullptr;
     int64_t value = 0;
+    double fraction = 0;
 
     Part(const char* t) : kind(text), pointer(t) {}
     Part(const shape& s) : kind(tensor), pointer(&s.x) {}
     template <class T, class = std::enable_if_t<std::is_integral_v<T>>>
     Part(T n) : kind(number), value(static_cast<int64_t>(n)) {}
+    Part(double x) : kind(real), fraction(x) {}
 };
 
 [[noreturn]] __attribute__((noinline, cold)) inline void fail(std::initializer_list<Part> parts) {
@@ -66,6 +68,7 @@ struct Part {
     for (const Part& p : parts) {
         if (p.kind == Part::text) message += static_cast<const char*>(p.pointer);
         if (p.kind == Part::number) message += std::to_string(p.value);
+        if (p.kind == Part::real) message += std::to_string(p.fraction);
         if (p.kind != Part::tensor) continue;
         const Tensor& x = *static_cast<const Tensor*>(p.pointer);
         message += '(';
@@ -77,7 +80,7 @@ struct Part {
 
 }  // namespace detail
 
-// Throws when `ok` is false. The parts, texts, integers and shapes, say what is wrong: operator, argument, what it must
+// Throws when `ok` is false. The parts, texts, numbers and shapes, say what is wrong: operator, argument, what it must
 // be, what it got.
 //
 //     check(weight.dim() == 2, "linear: weight must have shape [n, k], got ", shape(weight));

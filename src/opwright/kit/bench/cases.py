@@ -34,6 +34,8 @@ class Family:
     """The size that stands for the family; None where there is but one call."""
     elsewhere: tuple[tuple[str, tuple[int, ...], int], ...] = ()
     """Kinds of device with sizes of their own."""
+    compiled: bool = True
+    """Whether the reference is measured under torch.compile too."""
 
     def on(self, device: str) -> Family:
         """The family as it is measured on a device."""
@@ -87,7 +89,9 @@ class Declared:
     families: list[Family] = field(default_factory=list)
     variants: list[Variant] = field(default_factory=list)
 
-    def add_family(self, op: str, name: str, draw: Any, sizes: Sizes, at: int | Mapping[str, int] | None) -> None:
+    def add_family(
+        self, op: str, name: str, draw: Any, sizes: Sizes, at: int | Mapping[str, int] | None, compiled: bool = True
+    ) -> None:
         """Note a family, under a name of its own."""
         if any(f.name == name for f in self.families):
             raise ValueError(f"{op}: it has bench cases named {name!r} already; give these another name")
@@ -98,7 +102,7 @@ class Declared:
             read[kind] = _read_sizes(op, given, place)
         first = read.get("cpu") or next(iter(read.values()))
         others = tuple((kind, *found) for kind, found in read.items() if found[1] is not None and kind != "cpu")
-        self.families.append(Family(name, draw, *first, others))  # type: ignore[arg-type]
+        self.families.append(Family(name, draw, *first, others, compiled))  # type: ignore[arg-type]
 
     def add_variant(self, op: str, variant: Variant) -> None:
         """Note a rival or a variant, under a name of its own."""

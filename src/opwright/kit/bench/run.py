@@ -76,7 +76,8 @@ class Asked:
                 asked = (op.name, case.name, dtype, device) in self.only
             if asked and case.family.name in kept:
                 found.cases.append(case.name)
-                found.without[case.name] = [*self.without, *([] if stands or self.compile_sizes else ["compiled"])]
+                compiled = case.family.compiled and (stands or self.compile_sizes)
+                found.without[case.name] = [*self.without, *([] if compiled else ["compiled"])]
         return found
 
 

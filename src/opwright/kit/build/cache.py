@@ -64,6 +64,12 @@ def refuse_shared(place: Path) -> None:
         )
 
 
+def refuse_read_only(root: Path) -> None:
+    """Raise when nothing new can be put into the cache."""
+    if not os.access(root / "entries", os.W_OK):
+        raise Unavailable(f"the cache folder {root} cannot be written to; set OPWRIGHT_CACHE_DIR to a folder of yours")
+
+
 @dataclass(frozen=True)
 class Entry:
     """A library in the cache, and what was written down about it."""

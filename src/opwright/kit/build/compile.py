@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import hashlib
 import os
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,20 @@ def build(plan: Plan, force: bool = False, hint: str = "") -> cache.Entry:
     root = cache.open_folder()
     key = plan.key
     if force:
+        cache.refuse_read_only(root)
         cache.prune(root, lambda entry: entry.about.get("key") != key)
     return cache.obtain(root, key, plan.name, lambda private: _compile(plan, root, private, hint))
+
+
+@contextlib.contextmanager
+def hurried(jobs: int) -> Iterator[concurrent.futures.ThreadPoolExecutor]:
+    """A pool that starts nothing more once something went wrong, Ctrl-C included."""
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _compile(plan: Plan, root: Path, private: Path, hint: str) -> dict[str, Any]:
@@ -49,7 +63,7 @@ def _compile(plan: Plan, root: Path, private: Path, hint: str) -> dict[str, Any]
         return output
 
     shares = plan.device == "cpu" and plan.options.abi == "stable" and KERNEL_H in plan.headers
-    with concurrent.futures.ThreadPoolExecutor(min(toolchain.jobs(), len(plan.sources) + 2)) as pool:
+    with hurried(min(toolchain.jobs(), len(plan.sources) + 2)) as pool:
         compiling = [pool.submit(one, i) for i in range(len(plan.sources))]
         compiling += [pool.submit(_common, plan, root, log, log_file)] if shares else []
         # Not where a flag may ask for every symbol to be found.

@@ -77,6 +77,11 @@ class Report:
         return all(r.passed for r in self.results)
 
     @property
+    def count(self) -> str:
+        """How many failures there are, in words."""
+        return "1 failure" if len(self.failures) == 1 else f"{len(self.failures)} failures"
+
+    @property
     def failures(self) -> list[Failure]:
         """The failures of all properties."""
         return [f for r in self.results for f in r.failures]
@@ -96,7 +101,7 @@ class Report:
                 lines.append(f"  {r.property:{width}}  {verdict(r)}")
         lines += [f"FAILED {f}" for f in self.failures]
         seconds = sum(r.seconds for r in self.results)
-        word = "every property held" if self.passed else f"{len(self.failures)} failures"
+        word = "every property held" if self.passed else self.count
         lines.append(f"{word}: {self.cases} cases, seed {self.seed}, {self.device}, {seconds:.1f} s")
         return "\n".join(lines)
 

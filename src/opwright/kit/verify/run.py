@@ -87,8 +87,9 @@ def _build(op: Op[..., Any], device: str) -> None:
 
     for rung in rungs(op):
         for kernel in rung.kernels:
-            if kernel.library is not None and kernel.device == device:
-                kernel.ready(rung)
+            if kernel.library is not None and kernel.device == device and kernel.ready(rung) is None:
+                why = f"its kernel {kernel.name} does not run here: {kernel.state}"
+                raise RuntimeError(f"check: {rung.name} cannot be checked, since {why}")
     if device == "cpu":
         guard.unavailable()
 

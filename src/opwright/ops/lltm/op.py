@@ -327,12 +327,12 @@ def _(x: Tensor, weight_ih: Tensor, weight_hh: Tensor, **rest: Any) -> ow.Cost:
     return ow.Cost(bytes=moved, flops=4 * rows * (weight_ih.numel() + weight_hh.numel()))
 
 
-@lltm.bench("T128 B16", sizes={"cpu": (32, 64, 128, 256), "cuda": (128, 256, 512, 1024)})
+@lltm.bench("T128 B16", sizes={"cpu": (32, 64, 128, 256), "cuda": (128, 256, 512, 1024)}, compiled=False)
 def _(make: ow.Maker, n: int) -> Any:
     return _drawn(make, 128, 16, n)
 
 
-@lltm.bench("batch 32", sizes={"cpu": (128, 512), "cuda": (512, 1024)})
+@lltm.bench("batch 32", sizes={"cpu": (128, 512), "cuda": (512, 1024)}, compiled=False)
 def _(make: ow.Maker, n: int) -> Any:
     return _drawn(make, 128, 32, n)
 
