@@ -248,3 +248,20 @@ def test_jobs_are_bounded_by_memory_and_by_the_user(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("OPWRIGHT_JOBS", "many")
     with pytest.raises(ValueError, match="OPWRIGHT_JOBS must be a positive number, got 'many'"):
         toolchain.jobs()
+
+
+def test_ctrl_c_stops_a_build_at_once(workshop: Workshop) -> None:
+    building = subprocess.Popen(
+        [sys.executable, "-m", "opwright", "build", str(workshop.write())],
+        stderr=subprocess.PIPE, text=True, env=workshop.environment, start_new_session=True,
+        # What a shell starts in the background ignores Ctrl-C, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    assert building.stderr is not None
+    while "building" not in building.stderr.readline():
+        pass
+    time.sleep(1)
+    os.killpg(building.pid, signal.SIGINT)
+    building.communicate(timeout=10)
+    assert building.returncode == 130
+    assert not list((workshop.cache / "entries").iterdir())

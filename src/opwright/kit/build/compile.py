@@ -5,8 +5,10 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import hashlib
+import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -150,7 +152,14 @@ def _link_command(plan: Plan, objects: list[Path], before: list[Path]) -> list[s
     return [*link, "-Wl,--no-as-needed", "-ltorch_cpu", "-ltorch", "-lc10", *plan.options.ldflags]
 
 
+_interrupted = -math.inf
+"""When a compiler was last stopped by Ctrl-C, which it gets as we do."""
+
+
 def _run(command: list[str], plan: Plan, log: list[str], log_file: Path, private: Path) -> None:
+    global _interrupted
+    if time.monotonic() - _interrupted < 1:
+        raise KeyboardInterrupt  # another thread's compiler was stopped, and this one was next
     # A compiler's messages are read by machine, and its scratch files stay in the private folder.
     environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(private)}
     if os.environ.get("OPWRIGHT_VERBOSE", "") not in ("", "0"):
@@ -163,6 +172,9 @@ def _run(command: list[str], plan: Plan, log: list[str], log_file: Path, private
         raise Unavailable(
             f"{plan.name}: the compiler {command[0]} does not start ({e.strerror}); set CXX, or NVCC"
         ) from None
+    if done.returncode == -signal.SIGINT:
+        _interrupted = time.monotonic()
+        raise KeyboardInterrupt
     said = done.stdout + done.stderr
     log.append(" ".join(command) + "\n" + said)
     if done.returncode:
