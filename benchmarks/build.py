@@ -2,8 +2,9 @@
 
     python benchmarks/build.py [--json FILE]
 
-Both compile in this run, one after the other, with empty caches. Then a second process: the time from `import torch`
-done to the operator's first result, when the library is in the cache.
+All compile in this run, one after the other, with empty caches; then axpby once more, with what kernels share compiled
+already, as any operator but a machine's first finds it and as `opwright build` leaves it. Then a second process: the
+time from `import torch` done to the operator's first result, when the library is in the cache.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -81,13 +83,19 @@ def main() -> None:
         seconds("import opwright; print(0)")  # leaves bytecode, as an installed package has it
         row: dict[str, Any] = {"cold_s": seconds(OURS, **cache)}
         print(f"opwright, cold:           {row['cold_s']:6.2f} s")
+        for entry in Path(scratch, "cache", "entries").iterdir():
+            if "axpby" in (entry / "about.json").read_text(encoding="utf-8"):
+                shutil.rmtree(entry)
+        row["next_s"] = seconds(OURS, **cache)
+        print(f"opwright, not the first:  {row['next_s']:6.2f} s")
         Path(scratch, "extension").mkdir()
         row["cpp_extension_s"] = seconds(THEIRS, str(source), str(Path(scratch, "extension")))
         print(f"cpp_extension.load, cold: {row['cpp_extension_s']:6.2f} s")
         row["cached_s"] = min(seconds(OURS, **cache) for _ in range(5))
         print(f"opwright, cached:         {row['cached_s']:6.3f} s beyond import torch (the best of 5)")
         row["ratio"] = row["cold_s"] / row["cpp_extension_s"]
-        print(f"cold, ratio:              {row['ratio']:6.3f}")
+        row["next_ratio"] = row["next_s"] / row["cpp_extension_s"]
+        print(f"cold, ratio:              {row['ratio']:6.3f}, not the first: {row['next_ratio']:.3f}")
     if chosen.json:
         chosen.json.write_text(json.dumps({**heading(), "rows": [row]}, indent=1) + "\n")
 

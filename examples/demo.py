@@ -40,7 +40,7 @@ def checked(operators: list[ow.Op[..., Any]], console: Console) -> dict[str, Any
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("build") / "report.html")
-    parser.add_argument("--seconds", type=float, default=0.5, help="for each pass of a case")
+    parser.add_argument("--seconds", type=float, default=0.4, help="for each pass of a case")
     options = parser.parse_args()
     console = Console()
     start = time.perf_counter()

@@ -203,7 +203,10 @@ using Routes = std::vector<Route>;
 class Router final : public c10::OperatorKernel {
   public:
     Router(OperatorHandle reference, DispatchKey device, std::shared_ptr<const Routes> routes)
-        : reference_(std::move(reference)), device_(device), routes_(std::move(routes)) {}
+        : reference_(std::move(reference)),
+          device_(device),
+          routes_(std::move(routes)),
+          writes_(reference_.schema().is_mutable()) {}
 
     void swap(std::shared_ptr<const Routes> routes) { std::atomic_store(&routes_, std::move(routes)); }
 
@@ -214,7 +217,7 @@ class Router final : public c10::OperatorKernel {
         for (const Route& route : *routes) {
             if (!route.takes(torch::jit::last(*stack, count))) continue;
             const auto written = written_by(op, base, *stack);
-            run(route, op, base, stack);
+            run(route, base, stack);
             // A kernel writes raw memory and counts nothing; autograd must notice.
             for (const at::Tensor& t : written) t.unsafeGetTensorImpl()->bump_version();
             return;
@@ -225,9 +228,9 @@ class Router final : public c10::OperatorKernel {
   private:
     // A domain cannot tell everything that the reference rejects, numbers above all. Where a kernel throws, the
     // reference says what is wrong; where it sees nothing wrong, the kernel's own word stands.
-    void run(const Route& route, const OperatorHandle& op, size_t base, Stack* stack) const {
+    void run(const Route& route, size_t base, Stack* stack) const {
         c10::SmallVector<IValue, 8> given;
-        if (!op.schema().is_mutable()) given.append(stack->begin() + static_cast<std::ptrdiff_t>(base), stack->end());
+        if (!writes_) given.append(stack->begin() + static_cast<std::ptrdiff_t>(base), stack->end());
         for (const size_t i : route.scalars) {
             IValue& value = (*stack)[base + i];
             if (!value.isDouble() && !value.isNone()) value = value.toScalar().toDouble();
@@ -235,7 +238,7 @@ class Router final : public c10::OperatorKernel {
         try {
             route.kernel.redispatchBoxed(DispatchKeySet(device_), stack);
         } catch (const std::exception&) {
-            if (op.schema().is_mutable()) throw;  // half of it may be done
+            if (writes_) throw;  // half of it may be done
             stack->resize(base);
             stack->insert(stack->end(), given.begin(), given.end());
             reference_.callBoxed(stack);
@@ -243,9 +246,9 @@ class Router final : public c10::OperatorKernel {
         }
     }
 
-    static c10::SmallVector<at::Tensor, 1> written_by(const OperatorHandle& op, size_t base, const Stack& stack) {
+    c10::SmallVector<at::Tensor, 1> written_by(const OperatorHandle& op, size_t base, const Stack& stack) const {
         c10::SmallVector<at::Tensor, 1> written;
-        if (!op.schema().is_mutable()) return written;
+        if (!writes_) return written;
         for (size_t i = 0; i < op.schema().arguments().size(); ++i) {
             const auto* const alias = op.schema().arguments()[i].alias_info();
             const IValue& value = stack[base + i];
@@ -261,6 +264,7 @@ class Router final : public c10::OperatorKernel {
     OperatorHandle reference_;
     DispatchKey device_;
     std::shared_ptr<const Routes> routes_;
+    const bool writes_;
 };
 
 std::mutex guard;
