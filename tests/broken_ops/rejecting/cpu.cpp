@@ -21,11 +21,6 @@ Tensor accepts_invalid_cpu(const Tensor& x, const Tensor& y) {
     return sum(x, y);
 }
 
-Tensor wrong_error_cpu(const Tensor& x, const Tensor& y) {
-    check(Layout(x).same_shape(y), "bad arguments");
-    return sum(x, y);
-}
-
 Tensor wild_index_cpu(const Tensor& x, const Tensor& index) {
     const Tensor out = empty(broadcast(index), dtype(x));
     dispatch(singles_and_doubles, dtype(x), [&](auto zero) {
@@ -51,7 +46,6 @@ Tensor mixed_dtypes_cpu(const Tensor& x, const Tensor& y) {
 
 OPWRIGHT_KERNEL(rejects_valid, CPU, rejects_valid_cpu);
 OPWRIGHT_KERNEL(accepts_invalid, CPU, accepts_invalid_cpu);
-OPWRIGHT_KERNEL(wrong_error, CPU, wrong_error_cpu);
 OPWRIGHT_KERNEL(wild_index, CPU, wild_index_cpu);
 OPWRIGHT_KERNEL(zero_division, CPU, zero_division_cpu);
 OPWRIGHT_KERNEL(mixed_dtypes, CPU, mixed_dtypes_cpu);

@@ -33,10 +33,10 @@ def wild_index(x: Tensor, index: Tensor) -> Tensor:
 
 
 @ow.op(namespace="broken")
-def wrong_error(x: Tensor, y: Tensor) -> Tensor:
-    """x + y of one shape; its kernel says something else than the reference about what it rejects."""
+def wrong_error_(x: Tensor, y: Tensor) -> Tensor:
+    """x + y of one shape in place; its kernel says something else than the reference about what it rejects."""
     ow.require(x.shape == y.shape, "x and y must have one shape, got {x.shape} and {y.shape}")
-    return x + y
+    return x.add_(y)
 
 
 @ow.op(namespace="broken")
@@ -60,14 +60,14 @@ def _(make: ow.Maker) -> Iterator[Any]:
 
 
 @accepts_invalid.samples
-@wrong_error.samples
+@wrong_error_.samples
 def _(make: ow.Maker) -> Iterator[Any]:
     yield make(5), make(5)
     yield make(0), make(0)
 
 
 @accepts_invalid.rejects
-@wrong_error.rejects
+@wrong_error_.rejects
 def _(make: ow.Maker) -> Iterator[Any]:
     yield ValueError, "x and y must have one shape, got (3,) and (4,)", (make(3), make(4))
 
@@ -100,9 +100,15 @@ def _(make: ow.Maker) -> Iterator[Any]:
 
 rejects_valid.kernel_file("cpu.cpp", DENSE)
 accepts_invalid.kernel_file("cpu.cpp", DENSE)
-wrong_error.kernel_file("cpu.cpp", DENSE)
 wild_index.kernel_file(
     "cpu.cpp", ow.Domain(dtypes=(*FLOATS, torch.int64), mixed=True, layout="contiguous", sizes="x[n] index[m]")
 )
 zero_division.kernel_file("cpu.cpp", ow.Domain(dtypes=(torch.int64,), layout="contiguous"))
 mixed_dtypes.kernel_file("cpu.cpp", ow.Domain(dtypes=FLOATS, layout="contiguous", mixed=True))
+
+
+@wrong_error_.kernel("cpu", DENSE)
+def _(x: Tensor, y: Tensor) -> None:
+    if x.shape != y.shape:
+        raise RuntimeError("sizes differ")
+    x.add_(y)
