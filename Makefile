@@ -35,8 +35,9 @@ lint: setup
 	$(RUN) -m mypy
 	$(if $(CXX_SOURCES),$(VENV)/bin/clang-format --dry-run -Werror $(CXX_SOURCES))
 
+# A test that hangs outside Python, where pytest's timeout cannot reach it, ends its worker with a traceback.
 test: lint
-	$(PYTEST) -m "not slow and not soak"
+	$(PYTEST) -m "not slow and not soak" -o faulthandler_timeout=660 -o faulthandler_exit_on_timeout=true
 
 test-all: lint
 	$(PYTEST) -m "not soak"
