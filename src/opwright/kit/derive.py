@@ -177,8 +177,6 @@ def _assemble(
     def reference(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
         given = rung.signature.bind(args, kwargs)
         out = gradients(dict(given))
-        if torch.compiler.is_dynamo_compiling():
-            return out  # which keeps track of what shares memory by itself
         own: tuple[Any, ...] = probe.unalias([t for value in given.values() for t in tensors(value)], out)
         return own
 

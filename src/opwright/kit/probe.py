@@ -121,12 +121,17 @@ def refuse_alias(name: str, given: list[tuple[str, Tensor]], out: Any) -> None:
 
 
 def unalias(given: list[Tensor], out: Any) -> Any:
-    """The same results, each in a storage of its own. A gradient may well be the gradient that came in."""
+    """The same results, each dense in a storage of its own, as a kernel would return them.
+
+    A gradient may well be the gradient that came in, a slice of another one, or one number expanded.
+    """
     taken = list(given)
+    # Dynamo can be asked nothing about memory. Inductor drops a copy of what is fresh.
+    traced = torch.compiler.is_dynamo_compiling()
 
     def own(value: Any) -> Any:
         if isinstance(value, Tensor):
-            if any(_share_storage(value, t) for t in taken):
+            if traced or not _is_dense(value) or any(_share_storage(value, t) for t in taken):
                 value = value.clone()
             taken.append(value)
             return value
@@ -158,6 +163,16 @@ def _share_storage(a: Tensor, b: Tensor) -> bool:
     if a.layout != torch.strided or b.layout != torch.strided:
         return False
     return bool(torch._C._is_alias_of(a, b))  # type: ignore[attr-defined]
+
+
+def _is_dense(t: Tensor) -> bool:
+    """Whether it is memory without gaps, in whatever order, and without an element in two places."""
+    if t.layout != torch.strided:
+        return True
+    try:
+        return t.is_contiguous() or bool(torch.ops.aten.is_non_overlapping_and_dense(t))
+    except RuntimeError:  # it depends on a size known only at run time
+        return False
 
 
 def read_versions(given: list[tuple[str, Tensor]]) -> list[int]:
