@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from opwright.kit.verify import PROPERTIES, guard
+from opwright.kit.verify import PROPERTIES, derivatives, guard
 from opwright.kit.verify.cases import Case, Subject, choose_sizes
 from opwright.kit.verify.layouts import FAR, LAYOUTS, lay
 from opwright.kit.verify.oracle import Oracle
@@ -210,6 +210,28 @@ def test_more_is_asked_of_a_kernel_where_the_reference_promises_more() -> None:
     promised.judge([x.double().sum().float()])
     with pytest.raises(Finding, match="wrong in 1 of 1"):
         promised.judge([one_by_one])
+
+
+def _nearly_cancelled(sample: ow.Sample) -> list[Tensor | None]:
+    [x] = sample.args
+    return [(x.to(torch.promote_types(x.dtype, torch.float32)) * 1.01).to(x.dtype) - x]
+
+
+def test_a_cast_in_the_reference_is_a_rounding() -> None:
+    x = torch.linspace(1, 1.9, 64, dtype=torch.float16)
+    oracle = Oracle(_nearly_cancelled, ow.Sample((x,)))
+    exact, eps = x.double() * 0.01, torch.finfo(torch.float16).eps
+    oracle.judge([(exact + eps * x).half()])  # rounded to the other side before the difference is taken
+    with pytest.raises(Finding, match="off by"):
+        oracle.judge([(exact + 40 * eps * x).half()])
+
+
+def test_the_formula_of_a_form_that_saves_is_its_gradient() -> None:
+    make = ow.Maker(torch.float64)
+    given = (make(2, 3), make(9, 6), make(9), make(2, 3), make(2, 3))
+    packed = derivatives.pack(ow.Sample(given), [make(2, 3), make(2, 3)])
+    by_formula = derivatives.by_formula(ow.lltm_cell, 1)(packed)
+    torch.testing.assert_close(by_formula, derivatives.through(ow.lltm_cell, ow.lltm_cell._direct, 1)(packed))
 
 
 def test_a_discontinuous_reference_may_be_met_on_either_side() -> None:

@@ -94,8 +94,8 @@ def by_formula(op: Op[..., Any], order: int) -> Callable[[Sample], Results]:
         *args, grads = packed.args
         given = leaves_of(op, Sample(tuple(args), packed.kwargs))
         with torch.enable_grad():
-            out = collect(op, op._direct(*given.sample.args, **given.sample.kwargs), given.sample)
-            rung = op.derivation
+            form, rung = op.recorded_form, op.derivation
+            out = collect(form, form._direct(*given.sample.args, **given.sample.kwargs), given.sample)
             values = op.signature.bind(given.sample.args, given.sample.kwargs)
             chosen = [g for i, g in enumerate(grads) if i in op.signature.differentiable_outputs]
             gs = [None if g is None else copy(g).requires_grad_() for g in chosen]

@@ -8,8 +8,9 @@ discontinuous, and how far its results may then jump.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,62 +56,105 @@ ATOMIC = _names(
 )
 
 
-def rounds(func: Any) -> bool:
-    """Whether an operation's result is rounded."""
-    returns = func._schema.returns
-    if any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
-        return False  # a view
-    return func._opname not in EXACT and torch.Tag.inplace_view not in func.tags
+class Step(NamedTuple):
+    """An operation of a run, neither a view nor a cast: a run in float64 has other casts."""
+
+    name: str
+    computed: torch.dtype | None
+    """The dtype that it is computed in; None: nothing is computed."""
+    cast: torch.dtype | None = None
+    """The narrower dtype that its result was cast to, if it was."""
+
+
+@cache
+def _is_recorded(func: Any) -> bool:
+    view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+    return not view and torch.Tag.inplace_view not in func.tags and func._opname != "_to_copy"
+
+
+@cache
+def _writes(func: Any) -> bool:
+    """Whether an operation returns what it wrote to."""
+    return any(r.alias_info is not None and r.alias_info.is_write for r in func._schema.returns)
 
 
 class Recorder(TorchDispatchMode):
-    """Notes the dtype of every result that is rounded, and whether anything was computed across elements."""
+    """Notes to which dtype every result is rounded, and whether anything was computed across elements."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: list[tuple[str, torch.dtype]] = []
+        self.seen: list[Step] = []
         self.pointwise = True
+        self._made: dict[int, tuple[int, Any]] = {}  # by storage, which is kept so that no other takes its place
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if rounds(func):
-            kind = next((t.dtype for t in tensors(out)), torch.float32)
-            self.seen.append((func._opname, kind))
-            self.pointwise = self.pointwise and torch.Tag.pointwise in func.tags
+        name = func._opname
+        if name == "_to_copy":
+            self._note_cast(args[0], out)
+        elif _is_recorded(func):
+            computed = None if name in EXACT else next((t.dtype for t in tensors(out)), torch.float32)
+            self.seen.append(Step(name, computed, out.dtype if name == "copy_" and _narrows(args[1], out) else None))
+            self.pointwise = self.pointwise and (name in EXACT or torch.Tag.pointwise in func.tags)
+            for t in tensors(out):
+                self._made[_storage(t)] = len(self.seen) - 1, t
         return out
+
+    def _note_cast(self, source: Tensor, out: Tensor) -> None:
+        """What is cast to a narrower dtype was in effect rounded to it where it was made."""
+        at, _ = self._made.get(_storage(source), (-1, None))
+        if at < 0:
+            return
+        self._made[_storage(out)] = at, out
+        if _narrows(source, out):
+            self.seen[at] = self.seen[at]._replace(cast=out.dtype)
+
+
+def _storage(t: Tensor) -> int:
+    return t.untyped_storage()._cdata if t.layout == torch.strided else id(t)
+
+
+def _narrows(source: Tensor, to: Tensor) -> bool:
+    return _floats(source) and _floats(to) and eps(to.dtype) > eps(source.dtype)
 
 
 class Noise(TorchDispatchMode):
     """Moves every rounded result by up to a rounding error of the dtype that it has in the recorded run."""
 
-    def __init__(self, recorded: list[tuple[str, torch.dtype]], dtype: torch.dtype, seed: int) -> None:
+    def __init__(self, recorded: list[Step], dtype: torch.dtype, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorded, self.dtype = recorded, dtype
         self.at = 0
         self.generator = torch.Generator().manual_seed(seed)
 
-    def _kind(self, name: str) -> torch.dtype:
-        kind = self.dtype
-        if self.at < len(self.recorded) and self.recorded[self.at][0] == name:
-            kind = self.recorded[self.at][1]
+    def _step(self, name: str) -> Step:
+        step = Step(name, None if name in EXACT else self.dtype)
+        if self.at < len(self.recorded) and self.recorded[self.at].name == name:
+            step = self.recorded[self.at]
         self.at += 1
-        return kind if kind.is_floating_point or kind.is_complex else self.dtype
+        if step.computed is not None and not (step.computed.is_floating_point or step.computed.is_complex):
+            return step._replace(computed=self.dtype)
+        return step
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not rounds(func):
-            return func(*args, **kwargs)
-        across = torch.Tag.pointwise not in func.tags
         name = func._opname
-        kind = self._kind(name)
-        rounding, steps = eps(kind), 0.0
-        written = any(r.alias_info is not None and r.alias_info.is_write for r in func._schema.returns)
-        if across and not written:
-            # Sums may be taken in any order, one after the other at worst, with errors like a random walk's.
-            steps = eps(_accumulates(kind)) * (1 + 0.1 * math.sqrt(_terms(name, args)))
-        moves = steps if across else 0.0 if name in ATOMIC else rounding
+        step = self._step(name) if _is_recorded(func) else None
+        if step is None or (step.computed is None and step.cast is None):
+            return func(*args, **kwargs)
+        rounding, steps, moves = 0.0, 0.0, 0.0
+        written = _writes(func)
+        if step.computed is not None:
+            rounding = eps(step.computed)
+            across = torch.Tag.pointwise not in func.tags
+            if across and not written:
+                # Sums may be taken in any order, one after the other at worst, with errors like a random walk's.
+                steps = eps(_accumulates(step.computed)) * (1 + 0.1 * math.sqrt(_terms(name, args)))
+            moves = steps if across else 0.0 if name in ATOMIC else rounding
         if moves and not written:
             args = tuple(self._move(a, moves) if isinstance(a, Tensor) else a for a in args)
+        if step.cast is not None:
+            rounding += eps(step.cast)
         out = func(*args, **kwargs)
         if written:
             return out.mul_(self._factor(out, rounding)) if isinstance(out, Tensor) and _floats(out) else out
@@ -154,15 +198,14 @@ def _terms(name: str, args: Any) -> float:
 def measure(
     run: Callable[[Any], list[Tensor | None]],
     make: Callable[[], Any],
-    recorded: list[tuple[str, torch.dtype]],
+    recorded: list[Step],
     dtype: torch.dtype,
     seed: int,
     runs: int = RUNS,
-) -> list[list[Tensor | None]]:
+) -> Iterator[list[Tensor | None]]:
     """The results of `run` on what `make` gives, with rounding errors drawn anew each time."""
-    found = []
     for i in range(runs):
         given = make()
         with Noise(recorded, dtype, seed * RUNS + i):
-            found.append(run(given))
-    return found
+            found = run(given)
+        yield found

@@ -6,8 +6,9 @@ plus ULPS units in the last place, of the reference's result in float64 or of it
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -40,14 +41,17 @@ class Oracle:
     """The reference's answer to a call. `run` gives its results from a sample; it is asked in several dtypes."""
 
     def __init__(self, run: Run, sample: Sample, seed: int = 0, extra_noise: Run | None = None) -> None:
-        self._run, self._sample, self._seed, self._extra = run, sample, seed, extra_noise
+        self._run, self._sample, self._seed = run, sample, seed
         given = copied(sample)
         with noise.Recorder() as recorder:
             self.same = run(given)
         """In the dtype at hand."""
         self.recorded, self.pointwise = recorder.seen, recorder.pointwise
         self._wide: Results | None = None
-        self._moved: list[Results] | None = None
+        self._moved: list[Results] = []
+        self._unmoved = self._noisy(self._run, self.recorded)
+        if extra_noise is not None:
+            self._unmoved = itertools.chain(self._unmoved, self._around_exact(extra_noise))
 
     @property
     def wide(self) -> Results:
@@ -61,38 +65,42 @@ class Oracle:
                 self._wide = self.same  # its shape depends on values, or its outputs on the dtype
         return self._wide
 
-    @property
-    def moved(self) -> list[Results]:
-        """In float64 with rounding errors of the dtype at hand, several times."""
-        if self._moved is None:
-            self._moved = self._noisy(self._run, self.recorded)
-            if self._extra is not None:
-                self._moved += self._around_exact(self._extra)
-        return self._moved
+    def moved(self) -> Iterator[Results]:
+        """In float64 with rounding errors of the dtype at hand, several times; each computed when it is asked for."""
+        for i in itertools.count():
+            if i == len(self._moved):
+                more = next(self._unmoved, None)
+                if more is None:
+                    return
+                self._moved.append(more)
+            yield self._moved[i]
 
-    def _noisy(self, run: Run, recorded: list[tuple[str, torch.dtype]]) -> list[Results]:
+    def _noisy(self, run: Run, recorded: list[noise.Step]) -> Iterator[Results]:
         sample = self._sample if self.wide is self.same else widened(self._sample)
-        try:
-            found = noise.measure(run, partial(copied, sample), recorded, narrowest(self._sample), self._seed)
-        except Exception:
-            return []  # noise led the reference astray; what it gave without remains
-        return [f for f in found if [_shape(t) for t in f] == [_shape(t) for t in self.same]]
+        runs = noise.measure(run, partial(copied, sample), recorded, narrowest(self._sample), self._seed)
+        while True:
+            try:
+                found = next(runs, None)
+            except Exception:
+                return  # noise led the reference astray; what it gave without remains
+            if found is None:
+                return
+            if [_shape(t) for t in found] == [_shape(t) for t in self.same]:
+                yield found
 
-    def _around_exact(self, run: Run) -> list[Results]:
+    def _around_exact(self, run: Run) -> Iterator[Results]:
         """The noise of another way to compute the same: how far it moves from its own result, whatever that is."""
         try:
             center = run(widened(self._sample))
         except Exception:
-            return []
+            return
         if [_shape(t) for t in center] != [_shape(t) for t in self.wide]:
-            return []
-        return [
-            [
+            return
+        for moved in self._noisy(run, []):
+            yield [
                 None if m is None or c is None or w is None else (m - c) + w
                 for m, c, w in zip(moved, center, self.wide, strict=True)
             ]
-            for moved in self._noisy(run, [])
-        ]
 
     def judge(self, got: Results, what: str = "result", also: Callable[[], Results] | None = None) -> None:
         """Raise Finding unless these results are right, or those that the reference gives in the same place: `also`
@@ -144,21 +152,26 @@ class Oracle:
         bad = ~(_within(value, exact, floor * exact.abs() + tiny, dtype) | _within(value, near, tiny, dtype))
         if not bool(bad.any()):
             return
-        loss = torch.zeros_like(exact.abs())
-        if not self.moved:
-            loss = 2 * (near - exact).abs().nan_to_num(nan=math.inf)
-        for moved in self.moved:
-            m = self._of(moved, i, exact)
-            loss = torch.maximum(loss, (m - exact).abs().nan_to_num(nan=math.inf, posinf=math.inf))
-        allowed = floor * torch.maximum(exact.abs(), near.abs()).nan_to_num(0, 0, 0) + LOSS * loss + tiny
-        bad = ~(_within(value, exact, allowed, dtype) | _within(value, near, allowed, dtype))
-        if not bool(bad.any()):
-            return
+        most = floor * torch.maximum(exact.abs(), near.abs()).nan_to_num(0, 0, 0) + tiny
+        loss: Tensor | None = None
+        for moved in self.moved():
+            # Every run can only allow more: the first that explains the result is the last one needed.
+            here = (self._of(moved, i, exact) - exact).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+            loss = here if loss is None else torch.maximum(loss, here)
+            allowed = most + LOSS * loss
+            bad = ~(_within(value, exact, allowed, dtype) | _within(value, near, allowed, dtype))
+            if not bool(bad.any()):
+                return
+        if loss is None:
+            allowed = most + LOSS * 2 * (near - exact).abs().nan_to_num(nan=math.inf)
+            bad = ~(_within(value, exact, allowed, dtype) | _within(value, near, allowed, dtype))
+            if not bool(bad.any()):
+                return
         self._report(value, exact, near, allowed, bad, name, dtype)
 
     def _judge_exact(self, i: int, g: Tensor, name: str) -> None:
         def others() -> list[Tensor]:
-            each = [results[i] for results in (self.wide, *self.moved)]
+            each = [results[i] for results in (self.wide, *self.moved())]
             return [t for t in each if t is not None and t.shape == g.shape and t.dtype == g.dtype]
 
         same = self.same[i]

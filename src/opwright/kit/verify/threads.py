@@ -66,7 +66,7 @@ def _callers(subject: Subject, sample: Sample, oracle: Oracle) -> None:
         calls.append((other, accepted(partial(Oracle, reference_of(subject.op), other, subject.seed))))
     # The oracles compute what they need now: their modes are not for several threads.
     for mine, truth in calls:
-        _ = truth.wide, truth.moved
+        _ = truth.wide, list(truth.moved())
         truth.judge(attempt(subject.op, copied(mine)))
     found: list[BaseException] = []
     together = threading.Barrier(CALLERS)
