@@ -52,7 +52,8 @@ def _where(e: BaseException) -> str:
 def failure(subject: Subject, name: str, case: Case, finding: Finding) -> Failure:
     """A finding with the case that it was made in."""
     try:
-        words = describe(subject.op, subject.draw(Case(case.sample, case.dtype, case.layout, case.variant)))
+        call = finding.call or subject.draw(Case(case.sample, case.dtype, case.layout, case.variant))
+        words = describe(subject.op, call)
     except Exception:
         words = "its arguments cannot be drawn"
     sizes = f"-{case.variant}" if case.variant else ""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from opwright.kit.samples import Sample
 from opwright.version import __version__
 
 
@@ -17,6 +18,8 @@ class Finding(Exception):
     def __init__(self, message: str, *, index: Any = None, expected: Any = None, got: Any = None) -> None:
         super().__init__(message)
         self.message, self.index, self.expected, self.got = message, index, expected, got
+        self.call: Sample | None = None
+        """The call in which it shows, where that is not the case's own."""
 
 
 class NotApplicable(Exception):
