@@ -44,13 +44,14 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 @app.command("list")
 def list_operators(
-    paths: Annotated[list[Path] | None, typer.Argument(help="Files or folders of operators to load first.")] = None,
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Files or folders of operators; none: the library's.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Operators, their rungs, and which have kernels where."""
-    for path in paths or ():
-        ow.load(path)
-    operators = [op for op in register.operators() if op.home is op]
+    loaded = [op for path in paths or () for op in vars(ow.load(path)).values()]
+    operators = [op for op in loaded or register.operators() if op.home is op]
     rows = [_row(op) for op in operators]
     if as_json:
         print(json.dumps(rows, indent=2))
