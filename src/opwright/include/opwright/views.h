@@ -32,6 +32,11 @@ inline Tensor narrowed(const Tensor& x, int64_t dimension, int64_t start, int64_
 
 inline Tensor product(const Tensor& a, const Tensor& b) { return call("aten::mm", "", a, b); }
 
+// x Wᵀ + b, rounded once.
+inline Tensor projected(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+    return call("aten::linear", "", x, weight, bias);
+}
+
 inline Tensor sum_of_rows(const Tensor& x) {
     return call("aten::sum", "dim_IntList", x, std::optional(std::vector<int64_t>{0}), false, std::optional<DType>());
 }

@@ -105,12 +105,22 @@ Tensor joined(const Tensor& x, const Tensor& h) {
     return out;
 }
 
-// [h, x] Wᵀ: one product, or one each for h and x, to be added; no [h, x] is made where that would be much.
-std::pair<Tensor, Tensor> products(const Tensor& x, const Tensor& weight, const Tensor& h) {
+// Whether its elements are narrower than the numbers that they are computed in.
+bool is_half(const Tensor& x) { return dtype(x) == DType::Half || dtype(x) == DType::BFloat16; }
+
+struct Products {
+    Tensor z, recurrent, bias;
+};
+
+// [h, x] Wᵀ + b, as terms to be added: one product, or one each for h and x where [h, x] would be much, and the bias.
+// Half numbers are rounded once, as the reference rounds them: where terms cancel it shows.
+Products products(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, const Tensor& h) {
+    if (is_half(x)) return {projected(joined(x, h), weight, bias), Tensor(), Tensor()};
+    const Tensor b = given(bias) ? contiguous(*bias) : Tensor();
     const int64_t H = h.size(1), I = x.size(1);
-    if (is_small(x, h)) return {product(joined(x, h), transposed(weight)), Tensor()};
-    return {product(x, transposed(narrowed(weight, 1, H, I))),
-            product(as(h, x), transposed(narrowed(weight, 1, 0, H)))};
+    if (is_small(x, h)) return {product(joined(x, h), transposed(weight)), Tensor(), b};
+    return {product(x, transposed(narrowed(weight, 1, H, I))), product(as(h, x), transposed(narrowed(weight, 1, 0, H))),
+            b};
 }
 
 // The cell; the gates too are results, written over their pre-activations.
@@ -118,8 +128,8 @@ template <class C>
 std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
                                            const Tensor& h, const Tensor& c) {
     const int64_t batch = x.size(0), H = h.size(1);
-    const auto [gates, recurrent] = products(x, weight, h);
-    const Tensor before = contiguous(c), offsets = given(bias) ? contiguous(*bias) : Tensor();
+    const auto [gates, recurrent, offsets] = products(x, weight, bias, h);
+    const Tensor before = contiguous(c);
     const Tensor next = empty({batch, H}, dtype(c)), out = empty({batch, H}, dtype(c));
     const Bytes z(gates, C()), old(before, C()), states(next, C()), hs(out, C());
     const Bytes zh = recurrent.defined() ? Bytes(recurrent, C()) : Bytes();

@@ -37,8 +37,10 @@ template <class T>
 std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
                                            const Tensor& h, const Tensor& c_any) {
     using C = Compute<T>;
-    const Tensor gates = product(joined<T, C>(x, h), transposed(weight));
-    const Tensor c = contiguous(c_any), b = whole(bias);
+    constexpr bool half = sizeof(T) < sizeof(C);  // rounded once, as the reference rounds: where terms cancel it shows
+    const Tensor both = joined<T, C>(x, h);
+    const Tensor gates = half ? projected(both, weight, bias) : product(both, transposed(weight));
+    const Tensor c = contiguous(c_any), b = half ? Tensor() : whole(bias);
     const int64_t batch = x.size(0), H = h.size(1);
     const Tensor next = empty({batch, H}, dtype(c)), out = empty({batch, H}, dtype(c));
     T* z = elements<T>(gates);
