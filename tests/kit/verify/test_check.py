@@ -103,8 +103,8 @@ def test_the_command_line_exits_0_when_everything_holds() -> None:
 
 
 def test_the_scaffold_passes(tmp_path: Path) -> None:
-    run("-m", "opwright", "new", "swish", "--path", str(tmp_path))
-    report = ow.check(ow.load(tmp_path / "swish").swish)
+    run("-m", "opwright", "new", "checked_swish", "--path", str(tmp_path))
+    report = ow.check(ow.load(tmp_path / "checked_swish").checked_swish)
     assert report.passed, report
     on_gpus = {"streams", "capture", "bands", "devices", "large", "sanitizer"}
     assert {r.property for r in report.results} == {*PROPERTIES} - {"sanitize"} - on_gpus
