@@ -315,3 +315,30 @@ def test_a_second_backward_is_an_error() -> None:
     out.backward()
     with pytest.raises(RuntimeError, match="second time"):
         out.backward()
+
+
+def test_a_rung_may_be_made_while_dynamo_traces() -> None:
+    @ow.op(namespace="ladder_traced")
+    def joined(x: Tensor, y: Tensor) -> Tensor:
+        return torch.cat((x, y), 1)
+
+    compiled: Any = torch.compile(lambda *args: joined.backward(*args), fullgraph=True, backend="aot_eager")
+    grad, x, y = torch.rand(2, 7), torch.rand(2, 3), torch.rand(2, 4)
+    for got, part in zip(compiled(grad, x, y), grad.split((3, 4), 1), strict=True):
+        assert torch.equal(got, part)
+        assert got.is_contiguous()
+        assert got.untyped_storage().nbytes() == got.nbytes
+
+
+@pytest.mark.parametrize("way", ["plain", "opaque", "compiled"])
+def test_results_of_a_rung_are_dense_memory_of_their_own(way: str) -> None:
+    @ow.op(namespace=f"ladder_{way}", opaque=way == "opaque")
+    def summed(x: Tensor, y: Tensor) -> Tensor:
+        return x.sum() + torch.cat((y, x), 1)[:, 1:].sum()
+
+    run: Any = torch.compile(summed.backward, fullgraph=True, backend="aot_eager") if way == "compiled" else None
+    grad, x, y = torch.tensor(2.0), torch.rand(4, 3), torch.rand(4, 5)
+    got = (run or summed.backward)(grad, x, y)
+    torch.testing.assert_close(got, (torch.full((4, 3), 4.0), torch.tensor([[0.0, 2, 2, 2, 2]] * 4)))
+    assert [t.stride() for t in got] == [(3, 1), (5, 1)]
+    assert [t.untyped_storage().nbytes() for t in got] == [t.nbytes for t in got]
