@@ -15,9 +15,18 @@ struct Layer {
 
     int64_t rows() const { return x.size(0) * x.size(1); }
     Tensor inputs() const { return reshaped(x, {rows(), x.size(2)}); }
-    // The part of all gates that does not wait for the step before: one product.
-    void project(const Tensor& gates) const {
-        if (gates.numel() > 0) call("aten::mm", "out", inputs(), transposed(weight_ih), gates);
+    // The part of all gates that does not wait for the step before: one product. Half numbers are rounded once, with
+    // their bias, as the reference rounds them: where the two cancel it shows.
+    template <class C>
+    void project(const Tensor& gates, lltm::Call<C>& run) const {
+        const bool half = run.q.convert.widen != nullptr;
+        run.read_biases(half ? std::nullopt : bias_ih, bias_hh);
+        if (gates.numel() == 0) return;
+        if (half) {
+            call("aten::linear", "out", inputs(), weight_ih, bias_ih, gates);
+        } else {
+            call("aten::mm", "out", inputs(), transposed(weight_ih), gates);
+        }
     }
 };
 
@@ -32,13 +41,12 @@ Outputs forward(const Layer& layer, bool all_cells, bool recompute, Tensor* tape
     q.gates_width = keep ? 4 * H : 3 * H;
     if (tape) *tape = empty({T, B, recompute ? H : 4 * H}, type);
     const Tensor gates = keep ? narrowed(reshaped(*tape, {N, 4 * H}), 1, 0, 3 * H) : empty({N, 3 * H}, type);
-    layer.project(gates);
+    layer.project(gates, run);
     q.gates = memory(gates);
     q.keep_gates = keep;
     if (tape) q.kept_c = memory(*tape) + (keep ? 3 * H * q.bytes : 0), q.kept_c_width = keep ? 4 * H : H;
     q.output = memory(output);
     if (all_cells) (state == dtype_of<C> ? q.wide_cells : q.cells) = memory(cells);
-    run.read_biases(layer.bias_ih, layer.bias_hh);
     q.h_0 = run.read(layer.h_0);
     run.place_c(layer.c_0);
     run.clear_padding(q.output, H * q.bytes);
@@ -131,10 +139,7 @@ Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const 
     q.kept_c = recompute ? q.gates : q.gates + 3 * H * q.bytes;
     q.kept_c_width = recompute ? H : 4 * H;
     q.recompute = recompute;
-    if (recompute) {
-        layer.project(grad_gates);
-        run.read_biases(layer.bias_ih, layer.bias_hh);
-    }
+    if (recompute) layer.project(grad_gates, run);
     q.h_0 = run.read(layer.h_0);
     q.grad_output = run.elements(grad_output);
     q.grad_cells = run.read(grad_cells);
