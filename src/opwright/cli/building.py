@@ -26,20 +26,20 @@ console = Console(stderr=True)
 
 
 def chosen(names: list[str] | None) -> list[ow.Op[..., Any]]:
-    """The operators meant by names and paths; all of the library's where none is given. Rungs come along."""
+    """The operators meant by names and paths; all of the library's where none is given."""
     found: list[ow.Op[..., Any]] = []
     for name in names or ():
         op = register.find(f"opwright::{name}")
         if op is not None:
             found.append(op)
         elif Path(name).exists():
-            found += vars(ow.load(name)).values()
+            found += [op for op in vars(ow.load(name)).values() if op.home is op]
         else:
             known = ", ".join(o.name for o in register.operators() if o.home is o)
             raise ValueError(f"there is no operator and no file {name!r}; the operators are {known}")
     if not names:
         found = [op for op in register.operators() if op.home is op]
-    return [rung for op in found for rung in op.ladder]
+    return found
 
 
 def build(
@@ -75,7 +75,7 @@ def build(
         "OPWRIGHT_VERBOSE": "1" if verbose else None,
     }
     os.environ.update({name: value for name, value in settings.items() if value is not None})
-    operators = chosen(names)
+    operators = [rung for op in chosen(names) for rung in op.ladder]
     if device not in (None, "cpu", "cuda"):
         raise ValueError(f"kernels are built for cpu or cuda, got {device!r}")
     # Without a GPU, kernels for one are built only when somebody says so.

@@ -38,7 +38,7 @@ def check(
     """Prove kernels and gradients against their references; exit 1 when a property does not hold."""
     to_stdout = json_file == "-"
     console = Console(stderr=to_stdout)
-    operators = [op for op in chosen(names) if op.home is op]
+    operators = chosen(names)
     with console.status("checking …") as status:
 
         def progress(op: str, name: str, cases: int) -> None:

@@ -153,7 +153,10 @@ def _write(mine: dict[str, Any], json_file: str | None) -> None:
 
 def measurable(names: list[str] | None) -> list[ow.Op[..., Any]]:
     """The operators to measure: those asked for, or all that have something to be measured on."""
-    found = [op for op in chosen(names) if op.home is op]
+    found = chosen(names)
+    for op in found:
+        if op.home is not op:
+            raise ValueError(f"{op.name} belongs to {op.home.name}, and is measured with it: name {op.home.name}")
     ready = [op for op in found if families(op)]
     lacking = [op.name for op in found if op not in ready]
     if names and lacking:

@@ -135,7 +135,7 @@ def unalias(given: list[Tensor], out: Any) -> Any:
                 value = value.clone()
             taken.append(value)
             return value
-        return [own(v) for v in value] if isinstance(value, list) else value
+        return [own(v) for v in value] if isinstance(value, (list, tuple)) else value
 
     return tuple(own(v) for v in out)
 
@@ -157,7 +157,7 @@ def aliases(a: Tensor, b: Tensor) -> bool:
 
 
 def _share_storage(a: Tensor, b: Tensor) -> bool:
-    """The same, of empty tensors too, which share no memory and yet one storage."""
+    """Whether two tensors have one storage, as empty ones may, which share no memory."""
     if a is b:
         return True
     if a.layout != torch.strided or b.layout != torch.strided:

@@ -17,7 +17,7 @@
 // What does not depend on a kernel. A build compiles it once, in common.cpp (with OPWRIGHT_COMMON), and kernels against
 // that (with OPWRIGHT_APART); with neither it is code like any other.
 #ifdef OPWRIGHT_COMMON
-#define OPWRIGHT_NOINLINE inline __attribute__((noinline, used))
+#define OPWRIGHT_NOINLINE __attribute__((noinline))
 #else
 #define OPWRIGHT_NOINLINE inline __attribute__((noinline))
 #endif

@@ -22,9 +22,9 @@ STABLE_TARGET = "0x020a000000000000"
 """PyTorch 2.10, the oldest whose stable ABI kernels use."""
 
 
-OPTIMISED = ["-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic"]
-"""What makes loops fast. The rest of -O3 makes a build a quarter longer and no operator of ours faster; a kernel with
-small loops of its own may ask for it by `Options(cxxflags=("-O3",))`."""
+VECTORISED = ("-ftree-vectorize", "-fvect-cost-model=dynamic")
+"""What -O2 of g++ lacks to make loops fast; clang's has it. The rest of -O3 makes a build a quarter longer and
+no operator of ours faster; a kernel with small loops of its own may ask for it by `Options(cxxflags=("-O3",))`."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,17 @@ class Plan:
 
     @cached_property
     def flags(self) -> tuple[str, ...]:
+        vectorised = VECTORISED if toolchain.compiler().is_gcc else ()
+        return (*self._usual("-O2", *vectorised), *self.options.cxxflags)
+
+    def _usual(self, *optimised: str) -> list[str]:
         usual = ["-std=c++20" if self.options.abi == "aten" else "-std=c++17", "-fPIC", "-fvisibility=hidden"]
         # What vectors need, and nothing that changes a result: a·x + b·y is rounded as PyTorch rounds it.
         usual += ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
-        usual += ["-O1", "-g", "-DOPWRIGHT_DEBUG"] if self.options.debug else OPTIMISED
+        usual += ["-O1", "-g", "-DOPWRIGHT_DEBUG"] if self.options.debug else optimised
         if self.options.abi == "stable":
             usual.append(f"-DTORCH_TARGET_VERSION={STABLE_TARGET}")
-        return (*usual, *self.options.cxxflags)
+        return usual
 
     @cached_property
     def arch(self) -> tuple[str, ...]:
@@ -102,7 +106,9 @@ class Plan:
         """The flags for `.cu` files: those of the compiler behind nvcc, and nvcc's own."""
         debug = self.options.debug
         # What runs on the CPU only prepares launches: optimising that much would take longer than the kernels.
-        flags = ["-O1" if flag == "-O2" else flag for flag in self.flags if flag not in OPTIMISED[1:]]
+        asked = self.options.cxxflags
+        level = [] if any(flag.startswith("-O") for flag in asked) else ["-O1"]  # nvcc takes one
+        flags = [*self._usual(*level), *asked]
         own = [flag for flag in flags if flag.startswith(("-D", "-U", "-std=", "-O", "-g"))]
         host = [flag for flag in flags if flag not in own]
         usual = [*own, "--extended-lambda", "--expt-relaxed-constexpr", "-diag-suppress=20012"]

@@ -6,6 +6,7 @@ import os
 import platform
 import shlex
 import shutil
+import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +25,12 @@ class Compiler:
 
     command: tuple[str, ...]
     identity: str
+
+    @property
+    def is_gcc(self) -> bool:
+        """As its name tells; what macOS calls g++ is clang."""
+        names = (os.path.realpath(self.command[0]), *self.command)
+        return sys.platform != "darwin" and not any("clang" in os.path.basename(name) for name in names)
 
 
 def compiler() -> Compiler:

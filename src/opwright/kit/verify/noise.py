@@ -85,7 +85,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen: list[Step] = []
         self.pointwise = True
-        self._made: dict[int, tuple[int, Any]] = {}  # by storage, which is kept so that no other takes its place
+        self._made: dict[int, int] = {}  # which step, by storage; whatever takes a storage's place is noted in turn
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -97,15 +97,16 @@ class Recorder(TorchDispatchMode):
             self.seen.append(Step(name, computed, out.dtype if name == "copy_" and _narrows(args[1], out) else None))
             self.pointwise = self.pointwise and (name in EXACT or torch.Tag.pointwise in func.tags)
             for t in tensors(out):
-                self._made[_storage(t)] = len(self.seen) - 1, t
+                self._made[_storage(t)] = len(self.seen) - 1
         return out
 
     def _note_cast(self, source: Tensor, out: Tensor) -> None:
         """What is cast to a narrower dtype was in effect rounded to it where it was made."""
-        at, _ = self._made.get(_storage(source), (-1, None))
-        if at < 0:
+        at = self._made.get(_storage(source))
+        if at is None:
+            self._made.pop(_storage(out), None)
             return
-        self._made[_storage(out)] = at, out
+        self._made[_storage(out)] = at
         if _narrows(source, out):
             self.seen[at] = self.seen[at]._replace(cast=out.dtype)
 
@@ -201,10 +202,9 @@ def measure(
     recorded: list[Step],
     dtype: torch.dtype,
     seed: int,
-    runs: int = RUNS,
 ) -> Iterator[list[Tensor | None]]:
     """The results of `run` on what `make` gives, with rounding errors drawn anew each time."""
-    for i in range(runs):
+    for i in range(RUNS):
         given = make()
         with Noise(recorded, dtype, seed * RUNS + i):
             found = run(given)

@@ -31,6 +31,8 @@ ULPS = {
 }
 """What a library's exp or tanh may be off by. float64 has no wider oracle, so both sides err; half types are computed
 in float32 and rounded once."""
+FAR_APART = 1 << 18
+"""Elements between rows up to which a copy keeps the strides: PyTorch itself may round differently without them."""
 WIDE = {torch.float32, torch.float16, torch.bfloat16}
 
 Results = list[Tensor | None]
@@ -49,9 +51,9 @@ class Oracle:
         self.recorded, self.pointwise = recorder.seen, recorder.pointwise
         self._wide: Results | None = None
         self._moved: list[Results] = []
-        self._unmoved = self._noisy(self._run, self.recorded)
+        self._to_come = self._noisy(self._run, self.recorded)
         if extra_noise is not None:
-            self._unmoved = itertools.chain(self._unmoved, self._around_exact(extra_noise))
+            self._to_come = itertools.chain(self._to_come, self._around_exact(extra_noise))
 
     @property
     def wide(self) -> Results:
@@ -69,7 +71,7 @@ class Oracle:
         """In float64 with rounding errors of the dtype at hand, several times; each computed when it is asked for."""
         for i in itertools.count():
             if i == len(self._moved):
-                more = next(self._unmoved, None)
+                more = next(self._to_come, None)
                 if more is None:
                     return
                 self._moved.append(more)
@@ -278,8 +280,8 @@ def copy(t: Tensor) -> Tensor:
     if t.layout != torch.strided or t.numel() == 0:
         return t.detach().clone()
     extent = sum((s - 1) * k for s, k in zip(t.shape, t.stride(), strict=True)) + 1
-    if extent > 4 * t.numel() + 4096:
-        return t.detach().clone()  # its rows lie far apart
+    if extent > 4 * t.numel() + FAR_APART:
+        return t.detach().clone()
     around = t.storage_offset()
     whole = torch.empty(0, dtype=t.dtype, device=t.device).set_(t.untyped_storage(), 0, (around + extent,), (1,))
     return whole.clone().as_strided(t.shape, t.stride(), around)

@@ -34,10 +34,13 @@ Progress = Callable[[str, str, int], None]
 
 
 def rungs(op: Op[..., Any]) -> list[Op[..., Any]]:
-    """The operator, its gradient, and what lies above that if it has a kernel."""
+    """The operator, its form that saves, its gradient, and what lies above that if it has a kernel. Of a rung or form,
+    itself alone."""
+    if op.home is not op:
+        return [op]
     if op.has_rung:
         _ = op.backward
-    return [rung for i, rung in enumerate(op.ladder) if i < 2 or rung.kernels]
+    return [rung for rung in op.ladder if op in (rung, rung.form_of, rung.parent) or rung.kernels]
 
 
 def run(
@@ -116,17 +119,17 @@ class Order:
             workers = {kind: stack.enter_context(borrowed(kind)) for kind in ("", *LONE)}
             one = One(self, op, workers)
             start = time.monotonic()
-            ladder = [(i, rung) for i, rung in enumerate(rungs(op)) if self.rung in (None, rung.name)]
-            wanted = [(i, rung, name) for i, rung in ladder for name in self.wanted]
-            results = {(rung.name, name): one.check(i, rung, name, self.seed) for i, rung, name in wanted}
+            ladder = [rung for rung in rungs(op) if self.rung in (None, rung.name)]
+            wanted = [(rung, name) for rung in ladder for name in self.wanted]
+            results = {(rung.name, name): one.check(rung, name, self.seed) for rung, name in wanted}
             seed = self.seed
             while self.thorough is not None and time.monotonic() - start < self.thorough:
                 seed += 1
-                for i, rung, name in wanted:
+                for rung, name in wanted:
                     known = results[rung.name, name]
                     if name in ONCE or known.failures or known.cases == 0:
                         continue
-                    more = one.check(i, rung, name, seed)
+                    more = one.check(rung, name, seed)
                     known.cases += more.cases
                     known.failures += more.failures
                     known.seconds = round(known.seconds + more.seconds, 3)
@@ -144,14 +147,14 @@ class One:
     def __init__(self, order: Order, op: Op[..., Any], workers: dict[str, Worker]) -> None:
         self.order, self.op, self.workers = order, op, workers
 
-    def check(self, index: int, rung: Op[..., Any], name: str, seed: int) -> Result:
+    def check(self, rung: Op[..., Any], name: str, seed: int) -> Result:
         """One property of one rung."""
         result = Result(rung.name, name)
         start = time.perf_counter()
         worker = self.workers[name if name in LONE else ""]
         try:
             worker.define(self.op)
-            self._in_worker(worker, index, result, seed)
+            self._in_worker(worker, result, seed)
         except Stranded as e:
             if name in APART:
                 result.skipped = f"it needs a process of its own: {e}"
@@ -182,13 +185,13 @@ class One:
             result.failures.append(outcome)
         self.order.progress(result.op, result.property, result.cases)
 
-    def _in_worker(self, worker: Worker, index: int, result: Result, seed: int) -> None:
+    def _in_worker(self, worker: Worker, result: Result, seed: int) -> None:
         done: list[str] = []
         while len(result.failures) < MOST_FAILURES:
             current: dict[str, Any] = {}
             try:
                 answer = worker.ask(
-                    home=self.op.home.qualname, rung=index, property=result.property, device=self.order.device,
+                    home=self.op.home.qualname, rung=result.op, property=result.property, device=self.order.device,
                     seed=seed, thorough=self.order.thorough is not None, case=self.order.case, done=done,
                     most=MOST_FAILURES - len(result.failures),
                 )  # fmt: skip

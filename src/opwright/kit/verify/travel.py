@@ -18,7 +18,7 @@ from opwright.kit.load import load
 from opwright.kit.op import Op
 
 Ticket = dict[str, Any]
-DECLARES = ("kernel_file", "kernel", "samples", "rejects", "gradient", "cost")
+DECLARES = ("kernel_file", "kernel", "samples", "rejects", "gradient", "saving", "cost")
 
 
 def ticket(op: Op[..., Any]) -> Ticket:

@@ -44,8 +44,7 @@ def serve(requests: int, answers: int) -> None:
 
 
 def _run(home: Op[..., Any], request: dict[str, Any], say: Any) -> None:
-    rung = home.ladder[request["rung"]]
-    subject = Subject(rung, request["device"], request["seed"], request["thorough"])
+    subject = Subject(_rung(home, request["rung"]), request["device"], request["seed"], request["thorough"])
     done = set(request["done"])
     start = time.perf_counter()
     skipped, cases = properties.cases_of(subject, request["property"])
@@ -66,6 +65,16 @@ def _run(home: Op[..., Any], request: dict[str, Any], say: Any) -> None:
         if failures >= request["most"]:
             break
     say(end=True, skipped=skipped, seconds=time.perf_counter() - start)
+
+
+def _rung(home: Op[..., Any], name: str) -> Op[..., Any]:
+    """The operator of this name on a ladder."""
+    op = home
+    while True:
+        for found in (op, op.saving_form):
+            if found is not None and found.name == name:
+                return found
+        op = op.backward
 
 
 def _gpu_trouble(subject: Subject) -> str | None:
