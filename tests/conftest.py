@@ -27,7 +27,8 @@ def _fresh_compiler() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _fresh_compiled_code() -> Iterator[None]:
     """What Inductor keeps on disk knows an operator by its name alone, and not what its fake kernel says today."""
-    with tempfile.TemporaryDirectory(prefix="opwright-inductor-") as folder, pytest.MonkeyPatch.context() as patch:
+    kept = tempfile.TemporaryDirectory(prefix="opwright-inductor-", ignore_cleanup_errors=True)
+    with kept as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", folder)
         yield
 

@@ -93,6 +93,9 @@ def test_what_compute_sanitizer_says_of_pytorchs_own_kernels_is_left_out() -> No
 =========     at write(float *)+0x70
 =========     by thread (5,0,0) in block (0,0,0)
 =========     Access to 0x7f is out of bounds
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: cudaLaunchKernel in launch.cu:5 [0x1] in libcudart.so
+=========         Host Frame: c10::Dispatcher::callBoxed(c10::OperatorHandle const&) [0x2] in libtorch_cpu.so
 ========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
 """
     first, second = errors(said)

@@ -93,7 +93,12 @@ def _moved(t: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("op", [o for o in OPERATORS if not o.name.endswith("_")], ids=lambda op: op.name)
+@pytest.mark.parametrize(
+    "op",
+    # Long sums of LLTM's gradients are judged in test_lltm.py, by their own measure.
+    [o for o in OPERATORS if not o.name.endswith("_") and o.saving_form is None],
+    ids=lambda op: op.name,
+)
 def test_samples_agree_with_the_reference(op: ow.Op[..., Any], dtype: torch.dtype) -> None:
     for rung in (op, op.backward):
         samples = rung.draw_samples(ow.Maker(dtype, "cuda"))

@@ -118,7 +118,9 @@ def test_compile_sees_through_an_operator_without_a_kernel_for_the_device() -> N
     assert "mul" in graphs[0]
 
 
-@pytest.mark.parametrize("sizes", ["x[", "x[k,...]", "x[k*2]", "x k", "x[..., k] and"])
+@pytest.mark.parametrize(
+    "sizes", ["x[", "x[k,...]", "x[k*2]", "x k", "x[..., k] and", "x[k+3]", "x[3*4]", "x[3*_]", "x[0*k]", "x[k%0]"]
+)
 def test_a_size_pattern_that_cannot_be_read_is_refused(sizes: str) -> None:
     with pytest.raises(ValueError, match="sizes: cannot read"):
         ow.Domain(sizes=sizes)
@@ -171,3 +173,48 @@ def test_sizes_may_be_multiples_and_sums() -> None:
 def test_a_dtype_is_no_string() -> None:
     with pytest.raises(TypeError, match=r"a dtype must be one of torch's, such as torch\.float32, got 'float32'"):
         ow.Domain(dtypes=("float32",))  # type: ignore[arg-type]
+
+
+def test_a_domain_that_names_no_tensor_of_the_operator_is_refused() -> None:
+    for word, domain in (
+        ("sizes", ow.Domain(sizes="z[k]")),
+        ("ranks", ow.Domain(ranks={"z": 2})),
+        ("wide", ow.Domain(wide=("z",))),
+        ("types", ow.Domain(types={"z": (torch.int64,)})),
+    ):
+        with pytest.raises(
+            TypeError, match=f"doubled: {word} of the domain names 'z'; the tensors of doubled are x, y"
+        ):
+            doubled.kernel("cpu", domain)
+        with pytest.raises(TypeError, match=f"doubled: {word} of the domain names 'z'"):
+            doubled.kernel_file("cpu.cpp", domain)
+
+
+def test_a_number_is_held_against_the_tensors_that_share_a_dtype() -> None:
+    ran: list[str] = []
+
+    @ow.op(namespace="domain_numbers")
+    def picked(x: Tensor, index: Tensor, a: ow.Number) -> Tensor:
+        return x[index] * a
+
+    @picked.kernel("cpu", ow.Domain(dtypes=(torch.float32,), types={"index": (torch.int64,)}))
+    def _(x: Tensor, index: Tensor, a: float) -> Tensor:
+        ran.append("kernel")
+        return x[index] * a
+
+    picked(torch.rand(3), torch.tensor([1]), 1.5)
+    assert ran == ["kernel"]
+
+
+def test_an_error_of_the_gpu_is_not_hidden_by_the_references() -> None:
+    @ow.op(namespace="domain_errors")
+    def fails(x: Tensor) -> Tensor:
+        ow.require(x.dim() == 0, "x must have no dimensions")
+        return x + 1
+
+    @fails.kernel("cpu")
+    def _(x: Tensor) -> Tensor:
+        raise RuntimeError("fails: the kernel failed: an illegal memory access (cudaErrorIllegalAddress)")
+
+    with pytest.raises(RuntimeError, match="cudaErrorIllegalAddress"):
+        fails(torch.rand(3))

@@ -342,3 +342,17 @@ def test_results_of_a_rung_are_dense_memory_of_their_own(way: str) -> None:
     torch.testing.assert_close(got, (torch.full((4, 3), 4.0), torch.tensor([[0.0, 2, 2, 2, 2]] * 4)))
     assert [t.stride() for t in got] == [(3, 1), (5, 1)]
     assert [t.untyped_storage().nbytes() for t in got] == [t.nbytes for t in got]
+
+
+def test_gradients_given_as_a_tuple_are_memory_of_their_own() -> None:
+    @ow.op(namespace="ladder_tuples", opaque=True)
+    def total(xs: list[Tensor]) -> Tensor:
+        return torch.stack(xs).sum(0)
+
+    @total.gradient
+    def _(grad: Tensor, xs: list[Tensor]) -> Any:
+        return tuple(grad for _ in xs)
+
+    grad = torch.ones(3)
+    [got] = total.backward(grad, [torch.rand(3), torch.rand(3)])
+    assert len({t.untyped_storage().data_ptr() for t in (grad, *got)}) == 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,11 +22,18 @@ DEVICES = {
 }
 
 
-def read_casts(name: str, known: dict[str, Any], casts: tuple[str, ...] | None) -> None:
-    """Refuse casts of what is no tensor of the operator."""
-    for argument in casts or ():
-        if argument not in known or not known[argument].kind.is_tensor:
-            raise TypeError(f"{name}: autocast names {argument!r}, which is not a tensor of {name}")
+def read_casts(name: str, known: dict[str, Any], casts: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    """The tensors to be cast, as they were named; None: what autocast does to the reference."""
+    if casts is None:
+        return None
+    tensors = [n for n, p in known.items() if p.kind.is_tensor]
+    read = (casts,) if isinstance(casts, str) else tuple(casts)
+    for argument in read:
+        if argument not in tensors:
+            raise TypeError(
+                f"{name}: autocast names {argument!r}, which is not a tensor of {name}; those are {', '.join(tensors)}"
+            )
+    return read
 
 
 def rule(find: Callable[[], Op[..., Any]], key: str) -> Callable[..., Any]:

@@ -87,7 +87,7 @@ def op(
                 raise TypeError(f"{chosen}: a name that ends in _ promises to write its first argument, {first!r}")
             written = written or [first]
         signature = read(function, chosen, mutates=written, nondifferentiable=fixed, scope=scope)
-        read_casts(chosen, signature.names, None if autocast is None else tuple(autocast))
+        casts = read_casts(chosen, signature.names, autocast)
         return Op(
             chosen,
             signature,
@@ -98,7 +98,7 @@ def op(
             random=random or any(p.kind.schema.startswith("Generator") for p in signature.parameters),
             opaque=opaque,
             compile=compile,
-            autocast=None if autocast is None else tuple(autocast),
+            autocast=casts,
         )
 
     return make if function is None else make(function)

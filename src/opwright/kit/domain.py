@@ -69,7 +69,7 @@ class Domain:
     def refuses(self, arguments: Mapping[str, Any]) -> str | None:
         """Why the kernel does not take this call; None when it does."""
         named = [(name, t) for name, value in arguments.items() for t in tensors(value)]
-        plain = next(((n, t) for n, t in named if n not in self.wide and n not in self.types), None)
+        plain = self.first_plain(arguments)
         for name, t in named:
             if name in self.types:
                 if t.dtype not in self.types[name]:
@@ -91,6 +91,21 @@ class Domain:
         if self.broadcast and not broadcastable(*(t for _, t in named)):
             return "the tensors do not broadcast together"
         return self._sizes_refuse(arguments)
+
+    def first_plain(self, arguments: Mapping[str, Any]) -> tuple[str, Tensor] | None:
+        """The first tensor whose dtype the others share, and its name."""
+        plain = {n: tensors(v) for n, v in arguments.items() if n not in self.wide and n not in self.types}
+        return next(((n, found[0]) for n, found in plain.items() if found), None)
+
+    def refuse_names(self, op: str, parameters: Mapping[str, Any]) -> None:
+        """Raise where it speaks of what is no tensor of the operator: the restriction would hold for nothing."""
+        known = [name for name, p in parameters.items() if p.kind.is_tensor]
+        for word in ("sizes", "ranks", "wide", "types"):
+            for name in self.patterns if word == "sizes" else getattr(self, word):
+                if name not in known:
+                    raise TypeError(
+                        f"{op}: {word} of the domain names {name!r}; the tensors of {op} are {', '.join(known)}"
+                    )
 
     def _shares(self, name: str, dtype: torch.dtype, others: torch.dtype) -> bool:
         return dtype == others or (name in self.wide and dtype == torch.float32 and others in HALVES)
@@ -124,13 +139,18 @@ class Domain:
         return None
 
 
+DIMENSION = re.compile(r"\.\.\.|\d+|_|([1-9]\d*\*)?[A-Za-z]\w*(%[1-9]\d*)?|_%[1-9]\d*|[A-Za-z]\w*\+[A-Za-z]\w*")
+
+
 def _parse(sizes: str) -> dict[str, list[str]]:
     patterns: dict[str, list[str]] = {}
     rest = re.sub(r"\s+", " ", sizes.replace(";", " ")).strip()
     for match in re.finditer(r"(\w+)\[([^\]]*)\]", rest):
         dims = [d.strip() for d in match[2].split(",") if d.strip()]
-        if "..." in dims[1:] or any(not re.fullmatch(r"\.\.\.|\d+|(\d+\*)?\w+(%\d+)?|\w+\+\w+", d) for d in dims):
-            raise ValueError(f"sizes: cannot read {match[0]!r}; write for example x[..., k] or weight[n, k%8]")
+        if "..." in dims[1:] or any(not DIMENSION.fullmatch(d) for d in dims):
+            raise ValueError(
+                f"sizes: cannot read {match[0]!r}; write for example x[..., k], weight[n, k%8], h[3*k, _] or y[k+n, 4]"
+            )
         patterns[match[1]] = dims
     left = re.sub(r"(\w+)\[([^\]]*)\]", "", rest).replace(",", "").strip()
     if left:

@@ -99,10 +99,7 @@ def _backward(op: Op[..., Any], values: dict[str, Any], given: bool) -> Step:
     why = node.why_not(op)
     ladder = op.functional if op.functional is not None and why is None else op
     if (op.recorded_by_reference and why is not None) or not ladder.has_rung:
-        reason = ""
-        if op.opaque:
-            reason = ", since it draws random numbers" if op.random else ", since it writes to its arguments"
-        return Step("backward", "autograd", f"records what the reference does{reason}")
+        return Step("backward", "autograd", f"records what the reference does{_why_no_rung(op)}")
     above = ladder.backward
     how = "its declared gradient" if ladder.has_declared_gradient else "derived from the reference"
     runs = "kernel" if above.kernels else "reference"
@@ -110,11 +107,23 @@ def _backward(op: Op[..., Any], values: dict[str, Any], given: bool) -> Step:
     return Step("backward", runs, f"{above.name}, {how}, {where}")
 
 
+def _why_no_rung(op: Op[..., Any]) -> str:
+    if not op.opaque:
+        return ""
+    if op.random:
+        return ", since it draws random numbers"
+    if op.rung_is_too_long:
+        return ", since its gradient would take more arguments than an operator can"
+    return ", since it writes to its arguments" if any(p.mutated for p in op.signature.parameters) else ""
+
+
 def _compile(op: Op[..., Any]) -> Step:
     if not op.opaque:
         return Step("compile", "inlined", "torch.compile sees through an operator without kernels")
     if op.compile == "inline":
         return Step("compile", "inlined", "as declared")
+    if op.random or any(p.mutated for p in op.signature.parameters):
+        return Step("compile", "inlined", "torch.compile sees through an operator that draws or writes")
     return Step("compile", "called", f"graphs hold {op.qualname} as one call")
 
 

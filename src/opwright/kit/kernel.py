@@ -47,7 +47,8 @@ class Kernel:
         if self.library is not None:
             if any(t.dim() > MOST_DIMENSIONS for t in found):
                 return f"a tensor has more than {MOST_DIMENSIONS} dimensions"
-            whole = any(not (t.is_floating_point() or t.is_complex()) for t in found)
+            first = self.domain.first_plain(values)
+            whole = first is not None and not (first[1].is_floating_point() or first[1].is_complex())
             for p in op.signature.parameters:
                 # A built kernel takes a number as a double.
                 value = values.get(p.name)

@@ -219,6 +219,7 @@ class Op(Ladder, Generic[P, R]):
     def kernel(self, device: str, domain: Domain = Domain(), /) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declare a kernel for a kind of device; within its domain it runs in the reference's place."""
 
+        domain.refuse_names(self.name, self.signature.names)
         if not isinstance(device, str) or device not in DEVICES:
             raise ValueError(f"{self.name}: a kernel is for a kind of device such as 'cpu' or 'cuda', got {device!r}")
 
@@ -234,6 +235,7 @@ class Op(Ladder, Generic[P, R]):
         """Declare a kernel that a source file beside the operator's own binds with OPWRIGHT_KERNEL. It is built
         when first needed. It is for CUDA when it is called `cuda`, or when it or one of its further sources is a
         `.cu` file; else for the CPU."""
+        domain.refuse_names(self.name, self.signature.names)
         folder = Path(inspect.getfile(inspect.unwrap(self.home.reference))).resolve().parent
         on_gpu = Path(file).stem == "cuda" or any(f.endswith(".cu") for f in (file, *options.sources))
         device = "cuda" if on_gpu else "cpu"
@@ -335,8 +337,9 @@ class Op(Ladder, Generic[P, R]):
             if function is not None:
                 try:
                     out = function(*args, **kwargs)
-                except Exception:
-                    if not any(p.mutated for p in self.signature.parameters):
+                except Exception as e:
+                    # Not after an error of CUDA's, behind which the reference would see that error alone.
+                    if "(cudaError" not in str(e) and not any(p.mutated for p in self.signature.parameters):
                         self.run_reference(*args, **kwargs)  # which may say better what is wrong, as router.cpp has it
                     raise
                 self._count_writes(args, kwargs)

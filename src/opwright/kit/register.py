@@ -20,17 +20,7 @@ if TYPE_CHECKING:
 # The reference answers whatever the dispatcher would otherwise take apart wrongly: torch.func's transforms (before
 # an interpreter saves its state, so that the reference may start transforms itself), the legacy vmap, and autocast.
 FRONT = "FuncTorchDynamicLayerFrontMode"
-_KEYS = (
-    FRONT,
-    "Batched",
-    "AutocastCPU",
-    "AutocastCUDA",
-    "AutocastXPU",
-    "AutocastHPU",
-    "AutocastMPS",
-    "AutocastMTIA",
-    "AutocastPrivateUse1",
-)
+_KEYS = (FRONT, "Batched", *autocast.DEVICES)
 
 
 def _known(key: str) -> bool:

@@ -8,6 +8,7 @@
 #include <torch/library.h>
 
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -89,6 +90,7 @@ struct Route {
     bool takes_tensor(const at::Tensor& t, const Argument& argument, const First& first) const {
         if (!t.defined()) return true;
         if (t.layout() != at::kStrided || t.dim() > 64 || t.device() != first.device) return false;
+        if (t.dim() < argument.least_rank || t.dim() > argument.most_rank) return false;
         const at::ScalarType dtype = t.scalar_type();
         if (argument.dtypes != 0) {
             if (!among(argument.dtypes, dtype)) return false;
@@ -103,12 +105,12 @@ struct Route {
         return true;
     }
 
-    // Whether the tensors broadcast together; lists do not take part.
+    // Whether the tensors broadcast together, those of lists too.
     static bool broadcasts(at::ArrayRef<IValue> values) {
         c10::SmallVector<int64_t, 8> known;  // from the last dimension to the first
-        for (const IValue& value : values) {
-            if (!value.isTensor() || !value.toTensor().defined()) continue;
-            const auto sizes = value.toTensor().sizes();
+        const auto joins = [&](const at::Tensor& t) {
+            if (!t.defined()) return true;
+            const auto sizes = t.sizes();
             if (sizes.size() > known.size()) known.resize(sizes.size(), 1);
             for (size_t i = 0; i < sizes.size(); ++i) {
                 const int64_t size = sizes[sizes.size() - 1 - i];
@@ -116,13 +118,20 @@ struct Route {
                 if (known[i] != 1 && known[i] != size) return false;
                 known[i] = size;
             }
+            return true;
+        };
+        for (const IValue& value : values) {
+            if (value.isTensor() && !joins(value.toTensor())) return false;
+            if (!value.isTensorList()) continue;
+            for (const at::Tensor& t : value.toTensorVector()) {
+                if (!joins(t)) return false;
+            }
         }
         return true;
     }
 
     static bool fits(const Argument& argument, const at::Tensor& t, std::vector<int64_t>& bound) {
         const int64_t rank = t.dim();
-        if (rank < argument.least_rank || rank > argument.most_rank) return false;
         if (!argument.has_pattern) return true;
         const auto count = static_cast<int64_t>(argument.dims.size());
         if (argument.leading ? rank < count : rank != count) return false;
@@ -176,7 +185,7 @@ struct Route {
             if (value.isComplexDouble() || (whole && value.isDouble())) return false;
         }
         if (broadcast && !broadcasts(values)) return false;
-        if (names == 0 && !ranked) return true;
+        if (!patterned) return true;
         std::vector<int64_t> bound(names, -1);
         for (size_t i = 0; i < arguments.size(); ++i) {
             if (values[i].isTensor() && values[i].toTensor().defined() &&
@@ -194,7 +203,7 @@ struct Route {
     }
 
     std::vector<size_t> required;  // tensors that must be given
-    bool ranked = false;           // some argument has a rank or a pattern to look at
+    bool patterned = false;        // some argument has a pattern to look at
     bool summed = false;           // some pattern has a sum
 };
 
@@ -237,8 +246,9 @@ class Router final : public c10::OperatorKernel {
         }
         try {
             route.kernel.redispatchBoxed(DispatchKeySet(device_), stack);
-        } catch (const std::exception&) {
-            if (writes_) throw;  // half of it may be done
+        } catch (const std::exception& e) {
+            // Half of what it writes may be done; and after an error of CUDA's the reference would see that alone.
+            if (writes_ || std::strstr(e.what(), "(cudaError") != nullptr) throw;
             stack->resize(base);
             stack->insert(stack->end(), given.begin(), given.end());
             reference_.callBoxed(stack);
@@ -302,8 +312,7 @@ Route read_route(const std::string& kernel, const std::vector<at::Tensor>& examp
             argument.dims.push_back({fixed, value, divisor, factor, reader.next()});
             route.summed = route.summed || argument.dims.back().other >= 0;
         }
-        route.ranked =
-            route.ranked || argument.has_pattern || argument.least_rank > 0 || argument.most_rank != INT64_MAX;
+        route.patterned = route.patterned || argument.has_pattern;
         route.arguments.push_back(std::move(argument));
     }
     const auto& declared = route.kernel.schema().arguments();

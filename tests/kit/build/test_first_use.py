@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -229,3 +230,50 @@ def test_the_reference_serves_what_lies_outside_the_domain(workshop: Workshop, n
     for i in range(0, 12, 3):
         assert lines[i : i + 2] == ["104.0 101.0 100.5", "4.0 4.0 2j"]
         assert "ValueError times: x must have fewer than 5 dimensions, got (1, 1, 1, 1, 1)" in lines[i + 2] or i == 9
+
+
+LISTED = """
+import torch
+import opwright as ow
+
+@ow.op
+def listed(xs: list[torch.Tensor], y: torch.Tensor) -> torch.Tensor:
+    return y + sum(x.sum() for x in xs)
+
+listed.kernel_file("cpu.cpp", ow.Domain(dtypes=(torch.float32,), ranks={"xs": 2}, broadcast=True))
+"""
+LISTED_CPU = """
+#include <opwright/kernel.h>
+Tensor listed_cpu(const std::vector<Tensor>& xs, const Tensor& y) {
+    return map([](float v) { return v + 100; }, y);
+}
+OPWRIGHT_KERNEL(listed, CPU, listed_cpu);
+"""
+
+
+@pytest.mark.parametrize("native", ["0", "1"])
+def test_a_domain_holds_for_the_tensors_of_lists(workshop: Workshop, native: str) -> None:
+    folder = (workshop.with_own_libraries() if native == "1" else workshop).root / "listed"
+    folder.mkdir(parents=True)
+    (folder / "op.py").write_text(LISTED, encoding="utf-8")
+    (folder / "cpu.cpp").write_text(LISTED_CPU, encoding="utf-8")
+    done = workshop.run(
+        f"""
+        import torch, opwright as ow
+        op = ow.load({str(folder)!r}).listed
+        y = torch.zeros(3)
+        for shapes in ([(2, 3)], [(2, 3), (3,)], [(2, 3), (2, 1)], [(2, 4)], [(2, 3), (4, 3)]):
+            print(op([torch.zeros(s) for s in shapes], y)[0].item())
+        """,
+        OPWRIGHT_NATIVE=native,
+    )
+    assert done.stdout.split() == ["100.0", "0.0", "100.0", "0.0", "0.0"], done.stderr
+
+
+def test_clang_builds_too(workshop: Workshop) -> None:
+    found = [shutil.which(name) for name in (*(f"clang++-{n}" for n in range(15, 23)), "clang++")]
+    clang = next(filter(None, found), None)
+    if clang is None:
+        pytest.skip("there is no clang here")
+    done = workshop.use(workshop.write(), CXX=clang, OPWRIGHT_CXXFLAGS="")
+    assert done.stdout.strip() == KERNEL_RAN, done.stderr

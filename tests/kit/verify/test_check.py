@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -110,6 +111,56 @@ def test_the_scaffold_passes(tmp_path: Path) -> None:
     assert {r.property for r in report.results} == {*PROPERTIES} - {"sanitize"} - on_gpus
 
 
+WRONG_GRADIENT = """
+import torch
+import opwright as ow
+
+@ow.op
+def half(x: torch.Tensor) -> torch.Tensor:
+    return x * 0.5
+
+@half.saving("factor")
+def _(x):
+    return x * 0.5, torch.full_like(x, 0.5)
+
+@half.gradient
+def _(grad, factor):
+    return grad * factor
+
+@half.samples
+def _(make):
+    yield make(3)
+
+@half.backward.kernel("cpu")
+def _(grad, x, factor, wanted=None):
+    return grad * factor * 2
+"""
+
+
+def test_a_rung_is_checked_by_its_own_name_in_a_script_with_extra_results(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    more = (
+        "\nfor op in (half, half.saving_form, half.backward):"
+        "\n    report = ow.check(op, only=['forward', 'rejects'])"
+        "\n    print(report.passed, [(r.op, r.cases > 0) for r in report.results if r.property == 'forward'])"
+        "\n    assert not any(r.skipped for r in report.results), report\n"
+    )
+    script.write_text(WRONG_GRADIENT + more, encoding="utf-8")
+    assert run(str(script), cwd=tmp_path).stdout.splitlines() == [
+        "False [('half', True), ('half_saving', True), ('half_backward', True)]",
+        "True [('half_saving', True)]",
+        "False [('half_backward', True)]",
+    ]
+
+
+def test_the_command_checks_a_rung_that_it_is_given() -> None:
+    said = run("-m", "opwright", "check", "cube_backward", "--only", "forward").stdout
+    assert "cube_backward" in said
+    assert "every property held: 0 cases" not in said
+    refused = run("-m", "opwright", "bench", "cube_backward", fails=2).stderr
+    assert "cube_backward belongs to cube, and is measured with it: name cube" in refused
+
+
 def test_an_operator_of_a_script_travels_as_source(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     more = "\nprint('RAN')\nreport = ow.check(wrong, only=['forward', 'rejects'])\nprint(report)\n"
@@ -210,6 +261,18 @@ def test_more_is_asked_of_a_kernel_where_the_reference_promises_more() -> None:
     promised.judge([x.double().sum().float()])
     with pytest.raises(Finding, match="wrong in 1 of 1"):
         promised.judge([one_by_one])
+
+
+def test_where_rounding_decides_between_infinities_a_nan_may_lie() -> None:
+    def pulled(sample: ow.Sample) -> list[Tensor | None]:
+        grad, x = sample.args
+        t = torch.tanh(x)
+        return [grad * (1 - t * t)]
+
+    infinite = torch.tensor([math.inf])
+    Oracle(pulled, ow.Sample((infinite, torch.tensor([8.6])))).judge([torch.tensor([math.nan])])  # 1 - t² is near 0
+    with pytest.raises(Finding, match="nan where the reference is inf"):
+        Oracle(pulled, ow.Sample((infinite, torch.tensor([1.0])))).judge([torch.tensor([math.nan])])
 
 
 def _nearly_cancelled(sample: ow.Sample) -> list[Tensor | None]:

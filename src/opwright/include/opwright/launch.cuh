@@ -144,11 +144,12 @@ Packed<T, N, Index> packed(const Tensor& x) {
 
 namespace detail {
 
-// Whether 32 bits number every element of x, and every offset into it.
+// Whether 32 bits number every element of x, and every offset into it, with room for a step past the end.
 inline bool is_small(const Tensor& x) {
     int64_t last = 0;
     for (int64_t d = 0; d < x.dim(); ++d) last += (std::max<int64_t>(x.size(d), 1) - 1) * x.stride(d);
-    return last < INT_MAX && x.numel() < INT_MAX;
+    constexpr int64_t most = INT_MAX - (1 << 20);
+    return last < most && x.numel() < most;
 }
 
 }  // namespace detail

@@ -182,6 +182,11 @@ void map_into(Types<T...> types, const Into<K>& out, const F& function, const In
     constexpr auto index = std::index_sequence_for<Input...>();
     if (walk.mixed()) {
         check(K == 1, OnDevice::name(), ": several results of map must have the dtype of the inputs");
+        for (int i = 0; i < count; ++i) {
+            const DType d = walk.dtype[i];
+            check(d == DType::Float || d == DType::Half || d == DType::BFloat16, OnDevice::name(),
+                  ": map takes float, half and bfloat16 together, and no other mixture");
+        }
         if constexpr (K == 1) {
             map_mixed<float>(walk, function, index, static_cast<const AsInput<Input>&>(inputs)...);
         }

@@ -136,7 +136,7 @@ def _alone(root: Path, key: str, name: str) -> Iterator[None]:
     """Hold the lock of a key. The operating system gives it back when its holder dies, however it dies."""
     with _lock_file(root, key) as held:
         if not _lock(held, wait=False):
-            print(f"opwright: {name} is being built by another process, waiting for it", file=sys.stderr, flush=True)
+            print(f"opwright: {name} is being built already, waiting for it", file=sys.stderr, flush=True)
             _lock(held, wait=True)
         yield
 
@@ -198,12 +198,19 @@ def _about_disk(root: Path, e: OSError) -> str:
 
 
 def entries(root: Path) -> list[Entry]:
-    """All entries, the newest first; damaged ones are left out."""
+    """All entries, the newest first; damaged ones, and those just taken away, are left out."""
     found = []
     for place in (root / "entries").iterdir() if (root / "entries").is_dir() else ():
         with contextlib.suppress(OSError, ValueError):
-            found.append(Entry(place / LIBRARY, json.loads((place / ABOUT).read_bytes())))
-    return sorted(found, key=lambda e: e.library.stat().st_mtime, reverse=True)
+            entry = Entry(place / LIBRARY, json.loads((place / ABOUT).read_bytes()))
+            found.append((entry.library.stat().st_mtime, entry))
+    return [entry for _, entry in sorted(found, key=lambda f: f[0], reverse=True)]
+
+
+def discard(root: Path, key: str) -> None:
+    """Take away the entry of a key, if there is one."""
+    if (root / "entries" / key).is_dir():
+        _remove(root / "entries" / key)
 
 
 def prune(root: Path, keep: Callable[[Entry], bool]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import hashlib
 import math
 import os
@@ -11,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +23,13 @@ from opwright.kit.build import cache, cuda, toolchain
 from opwright.kit.build.plan import Plan
 from opwright.kit.build.trouble import Unavailable, explain_failure
 
-KERNEL_H = toolchain.INCLUDE / "opwright" / "kernel.h"
+KERNEL_H = (toolchain.INCLUDE / "opwright" / "kernel.h").resolve()
+
+
+@functools.cache
+def _slots() -> threading.BoundedSemaphore:
+    """For compilers that run at once, whatever asks for them."""
+    return threading.BoundedSemaphore(toolchain.jobs())
 
 
 def build(plan: Plan, force: bool = False, hint: str = "") -> cache.Entry:
@@ -30,7 +38,7 @@ def build(plan: Plan, force: bool = False, hint: str = "") -> cache.Entry:
     key = plan.key
     if force:
         cache.refuse_read_only(root)
-        cache.prune(root, lambda entry: entry.about.get("key") != key)
+        cache.discard(root, key)
     return cache.obtain(root, key, plan.name, lambda private: _compile(plan, root, private, hint))
 
 
@@ -165,9 +173,10 @@ def _run(command: list[str], plan: Plan, log: list[str], log_file: Path, private
     if os.environ.get("OPWRIGHT_VERBOSE", "") not in ("", "0"):
         print(" ".join(command), file=sys.stderr, flush=True)
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False, env=environment, cwd=private
-        )
+        with _slots():
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", check=False, env=environment, cwd=private
+            )
     except OSError as e:
         raise Unavailable(
             f"{plan.name}: the compiler {command[0]} does not start ({e.strerror}); set CXX, or NVCC"

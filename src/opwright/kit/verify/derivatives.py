@@ -13,7 +13,7 @@ from opwright.kit.op import Op
 from opwright.kit.samples import Sample
 from opwright.kit.values import has_gradient, tensors
 from opwright.kit.verify.calls import collect
-from opwright.kit.verify.oracle import Results, copied, copy
+from opwright.kit.verify.oracle import Results, copy
 
 INCOMING = ("dense", "expanded", "transposed", "sliced")
 
@@ -138,4 +138,4 @@ def _weights(t: Tensor, place: int) -> Tensor:
     return torch.randint(-4, 5, t.shape, generator=generator).to(t.device, t.dtype) / 4
 
 
-__all__ = ["INCOMING", "by_formula", "copied", "incoming", "leaves_of", "pack", "through"]
+__all__ = ["INCOMING", "by_formula", "incoming", "leaves_of", "pack", "through"]

@@ -156,12 +156,16 @@ class Oracle:
             return
         most = floor * torch.maximum(exact.abs(), near.abs()).nan_to_num(0, 0, 0) + tiny
         loss: Tensor | None = None
+        torn = torch.zeros_like(bad)  # between infinities, or from one to a number: what lies there may be NaN too
         for moved in self.moved():
             # Every run can only allow more: the first that explains the result is the last one needed.
-            here = (self._of(moved, i, exact) - exact).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+            m = self._of(moved, i, exact)
+            here = (m - exact).abs().nan_to_num(nan=math.inf, posinf=math.inf)
             loss = here if loss is None else torch.maximum(loss, here)
+            torn |= (m != exact) & ~(m.isfinite() & exact.isfinite()) & ~(m.isnan() & exact.isnan())
             allowed = most + LOSS * loss
             bad = ~(_within(value, exact, allowed, dtype) | _within(value, near, allowed, dtype))
+            bad &= ~(torn & ~value.isfinite())
             if not bool(bad.any()):
                 return
         if loss is None:

@@ -171,9 +171,16 @@ struct Layer {
     int64_t rows() const { return steps() * batch(); }
     DType type() const { return dtype(x); }
     Tensor inputs() const { return reshaped(x, {rows(), x.size(2)}); }
-    // The part of all gates that does not wait for the step before: one product.
+    bool is_half() const { return type() == DType::Half || type() == DType::BFloat16; }
+    // The part of all gates that does not wait for the step before: one product. Half numbers are rounded once, with
+    // their bias, as the reference rounds them: where the two cancel it shows.
     void project(const Tensor& gates) const {
-        if (gates.numel() > 0) call("aten::mm", "out", inputs(), transposed(weight_ih), gates);
+        if (gates.numel() == 0) return;
+        if (is_half() && bias_ih.defined()) {
+            call("aten::linear", "out", inputs(), weight_ih, std::optional<Tensor>(bias_ih), gates);
+        } else {
+            call("aten::mm", "out", inputs(), transposed(weight_ih), gates);
+        }
     }
 
     template <class T, class C>
@@ -181,7 +188,7 @@ struct Layer {
         Step<T, C> q = {};
         q.steps = steps(), q.batch = batch(), q.hidden = hidden(), q.reverse = reverse;
         q.lengths = elements<const int64_t>(lengths);
-        q.bias_ih = elements<const T>(bias_ih), q.bias_hh = elements<const T>(bias_hh);
+        q.bias_ih = is_half() ? nullptr : elements<const T>(bias_ih), q.bias_hh = elements<const T>(bias_hh);
         return q;
     }
 

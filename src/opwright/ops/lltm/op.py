@@ -358,12 +358,12 @@ def _run_lstm(x: Tensor, *weights: Tensor) -> Tensor:
 lltm.rival("torch.lstm", _run_lstm, prepare=_lstm, same=False)
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-SIZES = "x[_, b, i] weight_ih[3*h, i] weight_hh[3*h, h] bias_ih[3*h] bias_hh[3*h] h_0[b, h] c_0[b, h] lengths[b]"
+SIZES = "x[t, b, i] weight_ih[3*h, i] weight_hh[3*h, h] bias_ih[3*h] bias_hh[3*h] h_0[b, h] c_0[b, h] lengths[b]"
 # Products of numbers in vectors are to be added in one instruction.
 BUILD = ow.Options(sources=("float.cpp", "double.cpp"), cxxflags=("-ffp-contract=fast",))
 DOMAIN = ow.Domain(dtypes=FLOATS, wide=("c_0",), types={"lengths": (torch.int64,)}, sizes=SIZES)
 GRADIENT_SIZES = (
-    SIZES + " grad_output[_, b, h] grad_h_n[b, h] grad_c_n[b, h] grad_cells[_, b, h] output[_, b, h] tape[_, b, _]"
+    SIZES + " grad_output[t, b, h] grad_h_n[b, h] grad_c_n[b, h] grad_cells[t, b, h] output[t, b, h] tape[t, b, _]"
 )
 GRADIENT_DOMAIN = ow.Domain(
     dtypes=FLOATS, wide=("c_0", "grad_c_n", "grad_cells"), types={"lengths": (torch.int64,)}, sizes=GRADIENT_SIZES
