@@ -12,7 +12,7 @@ from torch import Tensor
 from opwright.kit.samples import Sample
 from opwright.kit.verify.calls import accepted, attempt, reference_of
 from opwright.kit.verify.cases import Case, Subject
-from opwright.kit.verify.oracle import Oracle, copied, rebuilt
+from opwright.kit.verify.oracle import Oracle, Results, copied, rebuilt
 from opwright.kit.verify.report import Finding
 
 COUNTS = (1, 2, 3, 5, 8)
@@ -64,20 +64,17 @@ def _callers(subject: Subject, sample: Sample, oracle: Oracle) -> None:
     for k in range(1, CALLERS):
         other = rebuilt(sample, partial(_scaled, by=(k + 1) / CALLERS - 0.7))
         calls.append((other, accepted(partial(Oracle, reference_of(subject.op), other, subject.seed))))
-    # The oracles compute what they need now: their modes are not for several threads.
     for mine, truth in calls:
-        _ = truth.wide, list(truth.moved())
         truth.judge(attempt(subject.op, copied(mine)))
+    given: list[list[Results]] = [[] for _ in calls]
     found: list[BaseException] = []
     together = threading.Barrier(CALLERS)
 
     def call(which: int) -> None:
-        mine, truth = calls[which]
-        own = [copied(mine) for _ in range(TIMES)]
+        own = [copied(calls[which][0]) for _ in range(TIMES)]
         together.wait()
         try:
-            for got in [attempt(subject.op, s) for s in own]:
-                truth.judge(got)
+            given[which] = [attempt(subject.op, s) for s in own]
         except BaseException as e:
             found.append(e)
 
@@ -86,10 +83,16 @@ def _callers(subject: Subject, sample: Sample, oracle: Oracle) -> None:
         w.start()
     for w in workers:
         w.join()
-    for e in found:
-        if isinstance(e, Finding):
-            raise Finding(f"with several callers at once, {e.message}", index=e.index, expected=e.expected, got=e.got)
-        raise e
+    try:
+        for e in found:
+            raise e
+        for (_, truth), results in zip(calls, given, strict=True):
+            for got in results:
+                truth.judge(got)
+    except Finding as f:
+        raise Finding(
+            f"with several callers at once, {f.message}", index=f.index, expected=f.expected, got=f.got
+        ) from f
 
 
 def _scaled(t: Tensor, by: float) -> Tensor:
