@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from opwright.kit.build import cache, cuda, toolchain
-from opwright.kit.build.plan import Plan
+from opwright.kit.build.plan import VECTORISED, Plan
 from opwright.kit.build.trouble import Unavailable, explain_failure
 
 KERNEL_H = (toolchain.INCLUDE / "opwright" / "kernel.h").resolve()
@@ -120,7 +120,8 @@ def _compile_command(plan: Plan, source: Path) -> list[str]:
         return [*nvcc, *plan.nvccflags, *plan.filled_defines(), *includes]
     if plan.device == "cuda":
         includes += ["-isystem", str(cuda.nvcc().home / "include")]
-    return [*compiler, *plan.flags, *plan.filled_defines(), *includes]
+    vectorised = VECTORISED if toolchain.compiler().is_gcc and not plan.options.debug else ()
+    return [*compiler, *vectorised, *plan.flags, *plan.filled_defines(), *includes]
 
 
 def _common(plan: Plan, root: Path, log: list[str], log_file: Path) -> Path:

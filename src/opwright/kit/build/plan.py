@@ -23,7 +23,7 @@ STABLE_TARGET = "0x020a000000000000"
 
 
 VECTORISED = ("-ftree-vectorize", "-fvect-cost-model=dynamic")
-"""What -O2 of g++ lacks to make loops fast; clang's has it. The rest of -O3 makes a build a quarter longer and
+"""What -O2 of g++ lacks to make loops fast, and g++ alone knows. The rest of -O3 makes a build a quarter longer and
 no operator of ours faster; a kernel with small loops of its own may ask for it by `Options(cxxflags=("-O3",))`."""
 
 
@@ -84,8 +84,7 @@ class Plan:
 
     @cached_property
     def flags(self) -> tuple[str, ...]:
-        vectorised = VECTORISED if toolchain.compiler().is_gcc else ()
-        return (*self._usual("-O2", *vectorised), *self.options.cxxflags)
+        return (*self._usual("-O2"), *self.options.cxxflags)
 
     def _usual(self, *optimised: str) -> list[str]:
         usual = ["-std=c++20" if self.options.abi == "aten" else "-std=c++17", "-fPIC", "-fvisibility=hidden"]

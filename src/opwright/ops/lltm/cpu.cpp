@@ -22,7 +22,7 @@ struct Layer {
         const bool half = run.q.convert.widen != nullptr;
         run.read_biases(half ? std::nullopt : bias_ih, bias_hh);
         if (gates.numel() == 0) return;
-        if (half) {
+        if (half && given(bias_ih)) {
             call("aten::linear", "out", inputs(), weight_ih, bias_ih, gates);
         } else {
             call("aten::mm", "out", inputs(), transposed(weight_ih), gates);
