@@ -167,24 +167,24 @@ _interrupted = -math.inf
 
 def _run(command: list[str], plan: Plan, log: list[str], log_file: Path, private: Path) -> None:
     global _interrupted
-    if time.monotonic() - _interrupted < 1:
-        raise KeyboardInterrupt  # another thread's compiler was stopped, and this one was next
     # A compiler's messages are read by machine, and its scratch files stay in the private folder.
     environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(private)}
     if os.environ.get("OPWRIGHT_VERBOSE", "") not in ("", "0"):
         print(" ".join(command), file=sys.stderr, flush=True)
     try:
         with _slots():
+            if time.monotonic() - _interrupted < 1:
+                raise KeyboardInterrupt  # another thread's compiler was stopped, and this one was next
             done = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", check=False, env=environment, cwd=private
             )
+            if done.returncode == -signal.SIGINT:
+                _interrupted = time.monotonic()
+                raise KeyboardInterrupt
     except OSError as e:
         raise Unavailable(
             f"{plan.name}: the compiler {command[0]} does not start ({e.strerror}); set CXX, or NVCC"
         ) from None
-    if done.returncode == -signal.SIGINT:
-        _interrupted = time.monotonic()
-        raise KeyboardInterrupt
     said = done.stdout + done.stderr
     log.append(" ".join(command) + "\n" + said)
     if done.returncode:
