@@ -45,7 +45,7 @@ def fast(x):
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # a worker may come back to this file
 def wrong(tmp_path_factory: pytest.TempPathFactory) -> ow.Op[..., Any]:
     file = tmp_path_factory.mktemp("ops") / "wrong.py"
     file.write_text(WRONG, encoding="utf-8")
