@@ -285,7 +285,7 @@ soft.backward.kernel_file("cpu.cpp", domain)
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # a worker may come back to this file
 def soft(tmp_path_factory: pytest.TempPathFactory) -> ow.Op[..., Any]:
     folder: Path = tmp_path_factory.mktemp("soft")
     (folder / "op.py").write_text(OPERATOR)
