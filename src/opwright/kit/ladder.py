@@ -225,7 +225,7 @@ def _make_rung(op: Ladder) -> bool:
         rung=rung,
     )
     op._backward.__doc__ = f"The gradient of {op.name}."
-    return True  # Dynamo takes a constant, and None is none to it
+    return True  # the constant that Dynamo keeps
 
 
 # Dynamo shall run it, not trace it: what torch.compiler.assume_constant_result does, without the import of Dynamo.
