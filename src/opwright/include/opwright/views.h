@@ -20,6 +20,10 @@ inline Tensor contiguous(const Tensor& x) {
     return Layout(x).contiguous() ? x : call("aten::contiguous", "", x, torch::headeronly::MemoryFormat::Contiguous);
 }
 
+inline Tensor copied(const Tensor& x) {
+    return call("aten::clone", "", x, std::optional(torch::headeronly::MemoryFormat::Contiguous));
+}
+
 inline Tensor transposed(const Tensor& x) { return call("aten::t", "", x); }
 
 inline Tensor reshaped(const Tensor& x, std::initializer_list<int64_t> sizes) {

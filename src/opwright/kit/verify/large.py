@@ -106,23 +106,34 @@ def _stretched(subject: Subject, case: Case) -> Sample:
         sample = drawn()
         return [t.numel() for value in (*sample.args, *sample.kwargs.values()) for t in tensors(value)]
 
-    def enough(size: int) -> int:
-        """The least value of a size that makes some tensor large enough."""
+    def enough(size: int) -> int | None:
+        """The least value of a size that makes some tensor large enough; None where none grows with it."""
         least, most = 1, 2
         while max(elements(size, most), default=0) < MANY:
             least, most = most, 2 * most
             if most > 4 * MANY:
-                raise NotApplicable("no tensor grows with this size")
+                return None
         while most - least > 1:
             middle = (least + most) // 2
             least, most = (least, middle) if max(elements(size, middle)) >= MANY else (middle, most)
         return most
 
+    def is_accepted(sizes: dict[int, int]) -> bool:
+        make.sizes = sizes
+        sample = drawn()
+        try:
+            source.reference(*sample.args, **sample.kwargs)
+        except Exception:
+            return False
+        return True
+
     try:
         drawn()
-        chosen = {size: enough(size) for size in list(make.seen)}
-        size = min(chosen, key=lambda s: sum(elements(s, chosen[s])))
-        make.sizes = {size: chosen[size]}
+        found = {size: least for size in list(make.seen) if (least := enough(size)) is not None}
+        if is_accepted({}):  # tensors without memory suffice for it to tell: sizes may depend on each other
+            found = {size: least for size, least in found.items() if is_accepted({size: least})}
+        size = min(found, key=lambda s: sum(elements(s, found[s])))
+        make.sizes = {size: found[size]}
         make.made = True
         sample = drawn()
     except Exception:

@@ -153,7 +153,8 @@ Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const 
     if (wants(wanted, 6) && given(layer.c_0)) c_0 = run.take_c(dtype(*layer.c_0));
     if (wants(wanted, 5) && given(layer.h_0)) h_0 = h_0_gradient(run, layer.weight_hh);
     if (wants(wanted, 3) && given(layer.bias_ih)) bias_ih = sum_of_rows(grad_gates);
-    if (wants(wanted, 4) && given(layer.bias_hh)) bias_hh = sum_of_rows(grad_gates);
+    if (wants(wanted, 4) && given(layer.bias_hh))
+        bias_hh = bias_ih.defined() ? copied(bias_ih) : sum_of_rows(grad_gates);
     if (wants(wanted, 2)) weight_hh = weight_hh_gradient<C>(run, layer, grad_gates, output);
     if (wants(wanted, 1)) weight_ih = product(transposed(grad_gates), layer.inputs());
     if (wants(wanted, 0)) x = reshaped(product(grad_gates, layer.weight_ih), {q.steps, q.batch, layer.x.size(2)});

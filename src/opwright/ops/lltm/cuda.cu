@@ -324,8 +324,9 @@ Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const 
             });
         }
     }
-    if (wants(wanted, 3) && layer.bias_ih.defined()) bias_ih = sum_of_rows(grad_gates);
-    if (wants(wanted, 4) && layer.bias_hh.defined()) bias_hh = sum_of_rows(grad_gates);
+    if (wants(wanted, 3) && layer.bias_ih.defined()) bias_ih = lltm::sum_of_rows(grad_gates);
+    if (wants(wanted, 4) && layer.bias_hh.defined())
+        bias_hh = bias_ih.defined() ? copied(bias_ih) : lltm::sum_of_rows(grad_gates);
     if (wants(wanted, 2)) {
         // h before a step is a row of the output one step earlier, and h_0 before the first.
         const int64_t skip = std::min(B, N);
