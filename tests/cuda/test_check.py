@@ -10,7 +10,7 @@ import pytest
 from opwright.kit import register
 from opwright.kit.verify import run
 from opwright.kit.verify.report import Report
-from opwright.kit.verify.sanitizer import errors
+from opwright.kit.verify.sanitizer import _last_words, errors
 from tests.broken_ops import Broken
 from tests.broken_ops.cuda import BROKEN_ON_CUDA, FOLDER
 from tests.cuda import needs_gpu
@@ -26,20 +26,20 @@ def check_all(**options: Any) -> Report:
 
 
 @needs_gpu
+def test_compute_sanitizer_finds_nothing_in_the_library() -> None:
+    report = check_all(only=["sanitizer"])
+    print(report)
+    assert report.passed, str(report)
+    assert report.cases >= 4 * len(OPERATORS), str(report)
+
+
+@needs_gpu
 def test_every_operator_of_the_library_holds_every_property() -> None:
     report = check_all()
     print(report)
     assert report.passed, str(report)
     ran = {r.property for r in report.results if r.cases}
     assert {"forward", "gradients", "fake", "streams", "capture", "bands", "large"} <= ran, str(report)
-
-
-@needs_gpu
-def test_compute_sanitizer_finds_nothing_in_the_library() -> None:
-    report = check_all(only=["sanitizer"])
-    print(report)
-    assert report.passed, str(report)
-    assert report.cases >= 4 * len(OPERATORS), str(report)
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +102,5 @@ def test_what_compute_sanitizer_says_of_pytorchs_own_kernels_is_left_out() -> No
     assert first.startswith("Error: Race reported between Read access at reverse(")
     assert second == "Invalid __global__ write of size 4 bytes at write(float *)+0x70"
     assert errors("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors") == []
+    assert _last_words(said + "CUDA out of memory\n========= ERROR SUMMARY: 0 errors") == "CUDA out of memory"
+    assert _last_words("") == "nothing"

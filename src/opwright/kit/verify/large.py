@@ -47,7 +47,10 @@ def check(subject: Subject, case: Case) -> None:
     # One at a time on this machine: several would take each other's memory.
     with open(Path(tempfile.gettempdir()) / f"opwright-large-{os.getuid()}", "w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
-        _check(subject, case)
+        try:
+            _check(subject, case)
+        finally:
+            torch.cuda.empty_cache()  # here, where its tensors are gone: other processes want the memory too
 
 
 def _check(subject: Subject, case: Case) -> None:
@@ -67,8 +70,6 @@ def _check(subject: Subject, case: Case) -> None:
                 _compare(g, e, i)
     except torch.cuda.OutOfMemoryError:
         raise NotApplicable("the GPU's memory does not suffice") from None
-    finally:
-        torch.cuda.empty_cache()
 
 
 class _Shapes(Draw):

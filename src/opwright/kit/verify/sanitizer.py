@@ -76,8 +76,7 @@ def check(subject: Subject, case: Case) -> None:
     if found:
         raise Finding(f"{case.extra}: {found[0]}" + (f" (and {len(found) - 1} more)" if len(found) > 1 else ""))
     if "watched: done" not in said:
-        last = [line for line in said.splitlines() if line.strip()][-1:] or ["nothing"]
-        raise Finding(f"{case.extra}: the program under it ended early and said: {last[0][:200]}")
+        raise Finding(f"{case.extra}: the program under it ended early and said: {_last_words(said)}")
 
 
 def _start(subject: Subject, tool: str) -> subprocess.Popen[str]:
@@ -86,6 +85,7 @@ def _start(subject: Subject, tool: str) -> subprocess.Popen[str]:
         command += ["--report-api-errors", "no"]  # PyTorch asks for what there may not be, and expects a no
     if tool == "racecheck":
         command += ["--racecheck-report", "analysis"]
+    torch.cuda.empty_cache()  # the tool and its program want memory too
     request = {"define": ticket(subject.op), "seed": subject.seed, "device": subject.device}
     paths = os.pathsep.join(p for p in sys.path if p)
     return subprocess.Popen(
@@ -93,6 +93,13 @@ def _start(subject: Subject, tool: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
         env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": paths},
     )  # fmt: skip
+
+
+def _last_words(said: str) -> str:
+    """The last line of the program itself, or else of the tool."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    own = [line for line in lines if not line.startswith("=========")]
+    return (own or lines or ["nothing"])[-1][:200]
 
 
 def errors(said: str) -> list[str]:
