@@ -6,14 +6,16 @@ python benchmarks/figures.py [--check]
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from opwright.kit.bench.figures import fill, picture, sizes, table
 from opwright.kit.bench.results import read_all
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("README.md", "docs/benchmarks.md")
+DOCUMENTS = ("README.md", "docs/benchmarks.md", "docs/lltm.md")
 PICTURES = Path("docs") / "figures"
 
 
@@ -23,6 +25,7 @@ def drawn(root: Path = ROOT) -> dict[Path, str]:
     figures = {
         "operators": "\n\n".join(map(table, results)),
         "sizes": "\n\n".join(filter(None, map(sizes, results))),
+        "lltm": "\n\n".join(map(recurrent, sorted((root / "benchmarks" / "results").glob("lltm-*.json")))),
     }
     found = {root / name: fill((root / name).read_text(encoding="utf-8"), figures) for name in DOCUMENTS}
     # Where there are several machines, the picture in the README is of the first that has a GPU.
@@ -30,6 +33,37 @@ def drawn(root: Path = ROOT) -> dict[Path, str]:
     for r in chosen:
         found[root / PICTURES / "speed.svg"] = picture(r)
     return found
+
+
+def _timed(case: str, mode: str, rows: list[dict[str, Any]]) -> str:
+    """A line of the table: the variants of one mode, such as "graph", by their names before the comma."""
+    took = {r["variant"].partition(", ")[0]: r["p25_ms"] for r in rows if r["variant"].partition(", ")[2] == mode}
+    ours = took.pop("opwright")
+    against = ", ".join(f"{name} {ms / ours:.2f}" for name, ms in took.items())
+    return f"| {case}{mode and f', {mode}'} | {ours:.3g} ms | {against} |"
+
+
+def recurrent(file: Path) -> str:
+    """The tables of one run of benchmarks/lltm.py: times, then memory and errors where it has them."""
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    cases: dict[str, list[dict[str, Any]]] = {}
+    for row in stored["figures"]:
+        cases.setdefault(row["case"], []).append(row)
+    lines = ["| forward and backward | opwright | times as fast as |", "|---|---:|---|"]
+    others = []
+    for case, rows in cases.items():
+        ours = next(r for r in rows if r["variant"] == "opwright")
+        rest = [r for r in rows if r is not ours]
+        if "p25_ms" in ours and "f+b" in case:
+            modes = {name.partition(", ")[2]: None for name in (r["variant"] for r in rows)}
+            lines += [_timed(case.replace(" f+b", ""), mode, rows) for mode in modes]
+        elif "bytes" in ours:
+            against = ", ".join(f"{r['variant']} {r['bytes'] / 2**20:.0f} MiB" for r in rest)
+            others.append(f"- {case}: {ours['bytes'] / 2**20:.0f} MiB; {against}")
+        elif "error" in ours:
+            others.append(f"- {case}: {ours['error']:.1e}, {ours['ratio']:.2f} of a loop of PyTorch's operators")
+    about = f"{stored['machine']}, torch {stored['torch']}, {stored['date']}, from `benchmarks/results/{file.name}`."
+    return "\n".join([*lines, "", *others, "", about]).replace("\n\n\n", "\n\n")
 
 
 def stale(root: Path = ROOT) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def test_a_figure_that_drifts_from_its_results_is_noticed(tmp_path: Path) -> Non
     for name in figures.DOCUMENTS:
         (tmp_path / name).write_text("<!-- figure: operators -->\n<!-- end of figure -->\n")
     whole().save(tmp_path / "benchmarks" / "results" / "one.json")
-    assert len(figures.stale(tmp_path)) == 3
+    assert len(figures.stale(tmp_path)) == len(figures.DOCUMENTS) + 1  # and the picture
     for file, text in figures.drawn(tmp_path).items():
         file.parent.mkdir(exist_ok=True)
         file.write_text(text, encoding="utf-8")
@@ -52,6 +53,25 @@ def test_tables_and_the_picture_show_the_operators() -> None:
     drawn = picture(whole())
     assert drawn.startswith("<svg")
     assert "2.00×" in drawn
+
+
+def test_the_tables_of_lltm_hold_its_times_memory_and_errors(tmp_path: Path) -> None:
+    timed = [
+        {"case": "cell f+b, 2x3->4", "variant": variant, "p25_ms": ms, "ratio": ms / 0.5}
+        for variant, ms in (("opwright", 0.5), ("eager", 1.0), ("opwright, graph", 0.1), ("eager, graph", 0.3))
+    ]
+    kept = [
+        {"case": "peak memory f+b, T2", "variant": variant, "bytes": mib << 20}
+        for variant, mib in (("opwright", 3), ("nn.LSTM", 5))
+    ]
+    wrong = [{"case": "error at T9 float32", "variant": "opwright", "error": 2e-6, "ratio": 0.9}]
+    file = tmp_path / "lltm-cpu.json"
+    about = {"machine": "two cores", "torch": "2.13.0", "date": "2026-01-01"}
+    file.write_text(json.dumps({**about, "figures": timed + kept + wrong}), encoding="utf-8")
+    found = script().recurrent(file)
+    assert "| cell, 2x3->4 | 0.5 ms | eager 2.00 |\n| cell, 2x3->4, graph | 0.1 ms | eager 3.00 |\n" in found
+    assert "- peak memory f+b, T2: 3 MiB; nn.LSTM 5 MiB\n- error at T9 float32: 2.0e-06, 0.90 of a loop" in found
+    assert found.endswith("two cores, torch 2.13.0, 2026-01-01, from `benchmarks/results/lltm-cpu.json`.")
 
 
 def test_an_unknown_figure_is_an_error() -> None:
