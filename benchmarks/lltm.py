@@ -100,7 +100,7 @@ class Bench:
 
     def verify(self, case: str, variant: str, got: Tensor, exact: Tensor, most: float) -> None:
         """Who is wrong is not timed as if right: the row says so."""
-        error = ((got.double() - exact).norm() / exact.norm()).item()
+        error = ((got.double() - exact).norm() / (exact.norm() or 1)).item()
         if not error < most:
             print(f"{case}: {variant} is WRONG, off by {error:.2g} of the whole", flush=True)
             self.keep(case, variant, wrong=error)
