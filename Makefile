@@ -28,6 +28,7 @@ bench: setup
 
 figures: setup
 	$(RUN) benchmarks/figures.py
+	$(RUN) benchmarks/tables.py
 
 lint: setup
 	$(RUN) -m ruff check .

@@ -227,10 +227,6 @@ OPWRIGHT_NOINLINE Layout result_layout(const Layout* inputs, int count, bool wit
     return out;
 }
 
-}  // namespace detail
-
-namespace detail {
-
 // Memory so large is fresh from the system every time, and its first touch takes longer than what is computed into it.
 // Large pages, where the system lends them to who asks, halve that.
 inline void ask_for_large_pages([[maybe_unused]] AtenTensorHandle x) {
