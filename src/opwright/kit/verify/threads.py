@@ -84,8 +84,8 @@ def _callers(subject: Subject, sample: Sample, oracle: Oracle) -> None:
     for w in workers:
         w.join()
     try:
-        for e in found:
-            raise e
+        if found:
+            raise found[0]
         for (_, truth), results in zip(calls, given, strict=True):
             for got in results:
                 truth.judge(got)
