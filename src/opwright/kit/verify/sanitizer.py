@@ -6,10 +6,12 @@ out of the way, so that an access beyond a tensor is one beyond an allocation.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,7 +31,7 @@ PATIENCE = 250
 FOREIGN = re.compile(r"\bat::|\bcub::|\bcutlass|\bcublas|\bthrust::|gemm|gemv|splitK|nvjet|xmma|\bcudnn|c10::")
 """Kernels of PyTorch and CUDA's libraries: what they do is not ours to judge."""
 
-_running: dict[tuple[str, str], subprocess.Popen[str]] = {}
+_running: dict[str, subprocess.Popen[str]] = {}
 
 
 def program() -> str | None:
@@ -58,20 +60,24 @@ def skip(subject: Subject) -> str | None:
 
 
 def cases(subject: Subject) -> Iterator[Case]:
-    yield from (Case(0, subject.main, extra=tool) for tool in TOOLS)
+    try:
+        yield from (Case(0, subject.main, extra=tool) for tool in TOOLS)
+    finally:
+        while _running:  # where a failure ended the property
+            _end(_running.popitem()[1])
 
 
 def check(subject: Subject, case: Case) -> None:
-    if not _running:
+    if case.extra == TOOLS[0]:
         for tool in TOOLS:  # all at once: each is one slow thread
-            _running[subject.name, tool] = _start(subject, tool)
-    process = _running.pop((subject.name, case.extra), None) or _start(subject, case.extra)
+            _running[tool] = _start(subject, tool)
+    process = _running.pop(case.extra, None) or _start(subject, case.extra)
     try:
         said, _ = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
         raise Finding(f"{case.extra} did not end within {PATIENCE} s") from None
+    finally:
+        _end(process)
     found = errors(said)
     if found:
         raise Finding(f"{case.extra}: {found[0]}" + (f" (and {len(found) - 1} more)" if len(found) > 1 else ""))
@@ -92,7 +98,15 @@ def _start(subject: Subject, tool: str) -> subprocess.Popen[str]:
         [*command, sys.executable, str(Path(__file__).with_name("watched.py")), json.dumps(request)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
         env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": paths},
+        start_new_session=True,
     )  # fmt: skip
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End the tool with the program under it, which may hang on the GPU."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
 
 
 def _last_words(said: str) -> str:

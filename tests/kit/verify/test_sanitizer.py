@@ -1,0 +1,72 @@
+"""How compute-sanitizer is run. What it finds is tested on a GPU, in tests/cuda/test_check.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import opwright as ow
+from opwright.kit.verify import sanitizer
+from opwright.kit.verify.cases import Subject
+from opwright.kit.verify.report import Finding
+
+TOOL = f"""#!{sys.executable}
+import os, pathlib, subprocess, sys
+under = subprocess.Popen(["sleep", "600"])
+pathlib.Path(__file__).with_name(sys.argv[2]).write_text(f"{{os.getpid()}} {{under.pid}}")
+if sys.argv[2] == "memcheck":
+    print("========= Invalid __global__ write of size 4 bytes")
+    print("=========     at broken(float *)+0x70")
+    under.kill()
+else:
+    under.wait()
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def pids(folder: Path) -> list[int]:
+    """Of all tools and the programs under them, once all have started."""
+    files = [folder / tool for tool in sanitizer.TOOLS]
+    until = time.monotonic() + 30
+    while not all(f.is_file() and len(f.read_text().split()) == 2 for f in files) and time.monotonic() < until:
+        time.sleep(0.01)
+    return [int(pid) for f in files for pid in f.read_text().split()]
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stands in for compute-sanitizer: memcheck has a finding, the others hang, as the program under each does."""
+    written = tmp_path / "compute-sanitizer"
+    written.write_text(TOOL)
+    written.chmod(0o755)
+    monkeypatch.setattr(sanitizer, "program", lambda: str(written))
+    return tmp_path
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="it looks for processes in /proc")
+def test_no_program_is_left_behind(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject(ow.cube, "cpu", 0)
+    cases = sanitizer.cases(subject)
+    with pytest.raises(Finding, match=r"^memcheck: Invalid __global__ write of size 4 bytes at broken"):
+        sanitizer.check(subject, next(cases))
+    started = pids(tool)
+    assert sum(alive(pid) for pid in started) == 6
+    monkeypatch.setattr(sanitizer, "PATIENCE", 0.1)
+    with pytest.raises(Finding, match=r"^racecheck did not end within 0.1 s$"):
+        sanitizer.check(subject, next(cases))
+    cases.close()  # type: ignore[attr-defined]
+    until = time.monotonic() + 10
+    while any(map(alive, started)) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not [pid for pid in started if alive(pid)]
