@@ -44,9 +44,12 @@ test-all: lint
 	$(PYTEST) -m "not soak"
 
 # On a machine with a GPU, from a plain source tree, with the Python at hand: torch, numpy, pytest, typer and rich.
+# With pytest-xdist, where that is installed, all files at once.
+AT_ONCE = $(shell $(PYTHON) -c 'from importlib.util import find_spec; print("-n 8 --dist loadfile" if find_spec("xdist") else "")')
+
 test-cuda:
 	PYTHONPATH=src $(PYTHON) -m opwright build
-	PYTHONPATH=src $(PYTHON) -m pytest -c tests/cuda/pytest.ini --rootdir=. --confcutdir=. tests/cuda tests/kit/build/test_cuda.py
+	PYTHONPATH=src $(PYTHON) -m pytest -c tests/cuda/pytest.ini --rootdir=. --confcutdir=. $(AT_ONCE) tests/cuda tests/kit/build/test_cuda.py
 
 bench-cuda:
 	PYTHONPATH=src $(PYTHON) -m opwright build

@@ -1,4 +1,4 @@
-"""How compute-sanitizer is run. What it finds is tested on a GPU, in tests/cuda/test_check.py."""
+"""How compute-sanitizer is run. What it finds is tested on a GPU, in tests/cuda."""
 
 from __future__ import annotations
 
@@ -70,3 +70,30 @@ def test_no_program_is_left_behind(tool: Path, monkeypatch: pytest.MonkeyPatch) 
     while any(map(alive, started)) and time.monotonic() < until:
         time.sleep(0.01)
     assert not [pid for pid in started if alive(pid)]
+
+
+def test_what_compute_sanitizer_says_of_pytorchs_own_kernels_is_left_out() -> None:
+    said = """
+========= COMPUTE-SANITIZER
+========= Uninitialized __global__ memory read of size 4 bytes
+=========     at void at::native::vectorized_elementwise_kernel<(int)4>(int)+0x90
+=========     by thread (0,0,0) in block (0,0,0)
+=========
+========= Error: Race reported between Read access at reverse(const float *, float *, long)+0x1a0
+=========     and Write access at reverse(const float *, float *, long)+0x150 [992 hazards]
+=========
+========= Invalid __global__ write of size 4 bytes
+=========     at write(float *)+0x70
+=========     by thread (5,0,0) in block (0,0,0)
+=========     Access to 0x7f is out of bounds
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: cudaLaunchKernel in launch.cu:5 [0x1] in libcudart.so
+=========         Host Frame: c10::Dispatcher::callBoxed(c10::OperatorHandle const&) [0x2] in libtorch_cpu.so
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+    first, second = sanitizer.errors(said)
+    assert first.startswith("Error: Race reported between Read access at reverse(")
+    assert second == "Invalid __global__ write of size 4 bytes at write(float *)+0x70"
+    assert sanitizer.errors("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors") == []
+    assert sanitizer._last_words(said + "CUDA out of memory\n========= ERROR SUMMARY: 0 errors") == "CUDA out of memory"
+    assert sanitizer._last_words("") == "nothing"

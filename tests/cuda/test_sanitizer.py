@@ -1,0 +1,14 @@
+"""compute-sanitizer on a GPU: it finds nothing in the library's operators."""
+
+from __future__ import annotations
+
+from tests.cuda import needs_gpu
+from tests.cuda.library import OPERATORS, check_all
+
+
+@needs_gpu
+def test_compute_sanitizer_finds_nothing_in_the_library() -> None:
+    report = check_all(only=["sanitizer"])
+    print(report)
+    assert report.passed, str(report)
+    assert report.cases >= 4 * len(OPERATORS), str(report)
