@@ -9,7 +9,7 @@ from opwright.kit import register
 from opwright.kit.verify import run
 from opwright.kit.verify.report import Report
 
-OPERATORS = [op for op in register.operators() if op.namespace == "opwright" and op.parent is None and op.kernels]
+OPERATORS = [op for op in register.operators() if op.namespace == "opwright" and op.home is op and op.kernels]
 
 
 def check_all(**options: Any) -> Report:

@@ -103,6 +103,19 @@ def test_the_command_line_exits_0_when_everything_holds() -> None:
     assert "no case" in run("-m", "opwright", "check", "cube", "--case", "nonsense", fails=2).stderr
 
 
+def test_a_property_without_a_case_says_why() -> None:
+    @ow.op
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    @counted.samples
+    def _(make: ow.Maker) -> Any:
+        yield make(3, dtype=torch.int64)
+
+    result = ow.check(counted, only=["gradcheck"]).results[0]
+    assert result.skipped == "no case applies: no tensor of it has a gradient in this dtype"
+
+
 def test_the_scaffold_passes(tmp_path: Path) -> None:
     run("-m", "opwright", "new", "checked_swish", "--path", str(tmp_path))
     report = ow.check(ow.load(tmp_path / "checked_swish").checked_swish)

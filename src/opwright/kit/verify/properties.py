@@ -31,17 +31,17 @@ def chosen(subject: Subject, case: Case, only: str | None) -> bool:
     return only is None or only in (case.id, f"{subject.name}:{case.id}")
 
 
-def attempt(subject: Subject, name: str, case: Case) -> Failure | bool | None:
-    """A failure, True when the property holds, None when the case does not apply."""
+def attempt(subject: Subject, name: str, case: Case) -> Failure | NotApplicable | None:
+    """A failure, or why the case does not apply; None when the property holds."""
     try:
         module_of(name).check(subject, case)
-    except NotApplicable:
-        return None
+    except NotApplicable as e:
+        return e
     except Finding as f:
         return failure(subject, name, case, f)
     except Exception as e:
         return failure(subject, name, case, Finding(f"it raised {type(e).__name__}: {first_line(e)}{_where(e)}"))
-    return True
+    return None
 
 
 def _where(e: BaseException) -> str:

@@ -19,7 +19,7 @@ from opwright.kit.verify import ON_CPU, ON_GPU, PROPERTIES, properties, sanitize
 from opwright.kit.verify.cases import Subject
 from opwright.kit.verify.nursery import INSIDE, Nursery
 from opwright.kit.verify.process import Gone, Stranded, Worker
-from opwright.kit.verify.report import Failure, Report, Result
+from opwright.kit.verify.report import Failure, NotApplicable, Report, Result
 
 MOST_FAILURES = 3
 """After so many failures of a property its further cases tell nothing new."""
@@ -146,10 +146,13 @@ class One:
 
     def __init__(self, order: Order, op: Op[..., Any], workers: dict[str, Worker]) -> None:
         self.order, self.op, self.workers = order, op, workers
+        self._not_applicable: dict[str, None] = {}
+        """Why cases of the property at hand did not apply, in their order."""
 
     def check(self, rung: Op[..., Any], name: str, seed: int) -> Result:
         """One property of one rung."""
         result = Result(rung.name, name)
+        self._not_applicable.clear()
         start = time.perf_counter()
         worker = self.workers[name if name in LONE else ""]
         try:
@@ -161,7 +164,9 @@ class One:
             else:
                 self._here(rung, result, seed)
         if result.cases == 0 and result.skipped is None:
-            result.skipped = "no case applies"
+            reasons = list(self._not_applicable)
+            shown = "; ".join(reasons[:2]) + (f"; and {len(reasons) - 2} more" if len(reasons) > 2 else "")
+            result.skipped = "no case applies" + (f": {shown}" if shown else "")
         result.seconds = round(time.perf_counter() - start, 3)
         for failure in result.failures:
             failure.replay = _replay(self.op, failure.replay, self.order.device)
@@ -178,8 +183,10 @@ class One:
             if len(result.failures) >= MOST_FAILURES:
                 break
 
-    def _count(self, result: Result, outcome: Failure | bool | None) -> None:
-        if outcome is not None:
+    def _count(self, result: Result, outcome: Failure | NotApplicable | None) -> None:
+        if isinstance(outcome, NotApplicable):
+            self._not_applicable.setdefault(str(outcome))
+        else:
             result.cases += 1
         if isinstance(outcome, Failure):
             result.failures.append(outcome)
@@ -202,8 +209,8 @@ class One:
                         current = answer
                         done.append(answer["case"])
                     else:
-                        told = answer["failure"]
-                        self._count(result, Failure(**told) if told else (True if answer["counted"] else None))
+                        told, reason = answer["failure"], answer["not_applicable"]
+                        self._count(result, Failure(**told) if told else NotApplicable(reason) if reason else None)
                         if answer.get("leaves"):  # its GPU is of no more use
                             worker.stop()
                             worker.define(self.op)

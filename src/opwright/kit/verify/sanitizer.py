@@ -50,8 +50,8 @@ def program() -> str | None:
 def skip(subject: Subject) -> str | None:
     if torch.device(subject.device).type != "cuda":
         return "it watches over GPUs"
-    if subject.op.parent is not None:
-        return "it is run together with the operator below"
+    if subject.op.home is not subject.op:
+        return f"it is watched together with {subject.op.home.name}"
     if not any(k.device == "cuda" for rung in subject.op.ladder for k in rung.kernels):
         return "no kernel runs here"
     if program() is None:

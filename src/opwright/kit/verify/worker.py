@@ -15,7 +15,7 @@ from opwright.kit.op import Op
 from opwright.kit.verify import properties
 from opwright.kit.verify.calls import first_line
 from opwright.kit.verify.cases import Subject
-from opwright.kit.verify.report import Failure, Finding
+from opwright.kit.verify.report import Failure, Finding, NotApplicable
 from opwright.kit.verify.travel import arrive
 
 
@@ -58,7 +58,11 @@ def _run(home: Op[..., Any], request: dict[str, Any], say: Any) -> None:
         if trouble is not None and not isinstance(outcome, Failure):
             outcome = properties.failure(subject, request["property"], case, Finding(trouble))
         leaves = trouble is not None or (isinstance(outcome, Failure) and request["property"] == "capture")
-        say(failure=vars(outcome) if isinstance(outcome, Failure) else None, counted=outcome is not None, leaves=leaves)
+        say(
+            failure=vars(outcome) if isinstance(outcome, Failure) else None,
+            not_applicable=str(outcome) if isinstance(outcome, NotApplicable) else None,
+            leaves=leaves,
+        )
         if leaves:
             return
         failures += isinstance(outcome, Failure)
