@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import opwright as ow
+from opwright.kit.verify import large
 from tests.cuda import needs_gpu, needs_two_gpus
 
 pytestmark = needs_gpu
@@ -76,6 +77,7 @@ def test_graphs_capture_forward_and_backward() -> None:
         assert back.unique().tolist() == [3 * value**2]
 
 
+@large.turn()
 def test_more_than_2_to_the_31_elements() -> None:
     if torch.cuda.mem_get_info()[0] < 40 << 30:
         pytest.skip("less than 40 GiB of GPU memory are free")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from opwright.kit.verify import PROPERTIES, derivatives, guard, large
+from opwright.kit.verify import PROPERTIES, derivatives, guard
 from opwright.kit.verify.cases import Case, Subject, choose_sizes
 from opwright.kit.verify.layouts import FAR, LAYOUTS, lay
 from opwright.kit.verify.oracle import Oracle
@@ -361,17 +361,3 @@ OPWRIGHT_KERNEL(peeks, CPU, peeks_cpu);
     report = ow.check(op, only=["sanitize"])
     assert any("heap-buffer-overflow" in f.message for f in report.failures), report
     assert ow.check(ow.scale, only=["sanitize"]).passed
-
-
-def test_a_sample_is_stretched_along_a_size_that_the_operator_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_memory(self: large._Shapes, *shape: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device="meta")
-
-    monkeypatch.setattr(large._Shapes, "fresh", without_memory)
-    # Its hidden units and inputs stand in several shapes: of its sizes only the batch can grow by itself.
-    sample = large._stretched(Subject(ow.lltm_cell, "cpu", 0), Case(0, torch.bfloat16, extra="contiguous"))
-    x, weight, _, h, c = sample.args
-    assert x.numel() > 2**31
-    assert len({x.shape[0], h.shape[0], c.shape[0]}) == 1
-    assert weight.numel() < 100
-    assert ow.lltm_cell.reference(*sample.args).h.shape == h.shape
