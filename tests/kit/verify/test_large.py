@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,7 +14,7 @@ from torch import Tensor
 import opwright as ow
 from opwright.kit.verify import large
 from opwright.kit.verify.cases import Case, Subject
-from opwright.kit.verify.report import Finding
+from opwright.kit.verify.report import Finding, NotApplicable
 
 
 def test_a_sample_is_stretched_along_a_size_that_the_operator_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,3 +77,43 @@ def test_whole_numbers_are_compared_exactly() -> None:
         large._compare(torch.tensor([2**60 + 1, 3]), right, 0)
     with pytest.raises(Finding, match="has shape"):
         large._compare(right[:1], right, 0)
+
+
+@pytest.mark.parametrize("outcome", ["right", "wrong", "too large", "too large to draw"])
+def test_no_tensor_outlives_a_case(outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @ow.op(name=f"outlives_{outcome.replace(' ', '_')}")
+    def op(x: Tensor) -> Tensor:
+        return x + 1
+
+    @op.kernel("cpu")
+    def _(x: Tensor) -> Tensor:
+        if outcome == "too large":
+            raise torch.cuda.OutOfMemoryError
+        return x + 2 if outcome == "wrong" else x + 1
+
+    @op.samples
+    def _(make: ow.Maker) -> Iterator[Tensor]:
+        made = make(3, 5)
+        if outcome == "too large to draw" and made.device.type != "meta":
+            raise torch.cuda.OutOfMemoryError
+        yield made
+
+    monkeypatch.setattr(large, "MANY", MANY)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 40, 1 << 40))
+    left: list[list[int]] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: left.append(sizes()))
+    expected: dict[str, contextlib.AbstractContextManager[Any]] = {
+        "right": contextlib.nullcontext(),
+        "wrong": pytest.raises(Finding, match="wrong from element 0 on"),
+    }
+    with expected.get(outcome) or pytest.raises(NotApplicable, match="memory does not suffice"):
+        large.check(Subject(op, "cpu", 0), Case(0, torch.float32, extra="strided"))
+    assert left == [[]]
+
+
+MANY = 2**20 + 9
+
+
+def sizes() -> list[int]:
+    """Of the large tensors that there are."""
+    return [o.numel() for o in gc.get_objects() if issubclass(type(o), Tensor) and MANY // 2 < o.numel() < 4 * MANY]

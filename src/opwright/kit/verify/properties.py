@@ -36,7 +36,7 @@ def attempt(subject: Subject, name: str, case: Case) -> Failure | NotApplicable 
     try:
         module_of(name).check(subject, case)
     except NotApplicable as e:
-        return e
+        return NotApplicable(*e.args)  # without the frames of its traceback, and what they hold
     except Finding as f:
         return failure(subject, name, case, f)
     except Exception as e:
