@@ -88,3 +88,40 @@ def test_code_that_others_could_have_written_is_not_loaded(tmp_path: Path) -> No
         ow.load(file)
     file.parent.chmod(0o755)
     assert ow.load(file).loaded_open(torch.ones(1)).item() == 1
+
+
+NEIGHBOURS = """
+import torch
+import opwright as ow
+from .factor import FACTOR
+
+@ow.op
+def {name}(x: torch.Tensor) -> torch.Tensor:
+    return x * FACTOR
+
+{name}.kernel_file("cpu.cpp")
+"""
+KERNEL = """
+#include <opwright/kernel.h>
+#include "twice.h"
+Tensor run(const Tensor& x) {{ return map([](float v) {{ return twice(v); }}, x); }}
+OPWRIGHT_KERNEL({name}, CPU, run);
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
+@pytest.mark.parametrize("foreign", ["factor.py", "cpu.cpp", "twice.h", ""])
+def test_what_belongs_to_a_folder_is_refused_as_the_folder_is(tmp_path: Path, foreign: str) -> None:
+    name = f"beside_{foreign.partition('.')[0] or 'nothing'}"
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "op.py").write_text(NEIGHBOURS.format(name=name))
+    (folder / "factor.py").write_text("FACTOR = 2")
+    (folder / "cpu.cpp").write_text(KERNEL.format(name=name))
+    (folder / "twice.h").write_text("inline float twice(float v) { return 2 * v; }")
+    if foreign:
+        (folder / foreign).chmod(0o666)
+        with pytest.raises(PermissionError, match=f"{foreign} can be written by everybody"):
+            getattr(ow.load(folder), name)(torch.ones(1))
+    else:
+        assert getattr(ow.load(folder), name)(torch.ones(1)).item() == 2

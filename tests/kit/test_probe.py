@@ -112,3 +112,27 @@ def test_good_references_pass_and_are_asked_once() -> None:
 
 def lambda_like(x: Tensor) -> Tensor:
     return x.flatten() * 2
+
+
+def test_attention_without_dropout_draws_nothing() -> None:
+    @ow.op
+    def probed_attention(q: Tensor, k: Tensor, v: Tensor, p: float = 0.0) -> Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=p)
+
+    x = torch.randn(1, 2, 4, 8)
+    expected = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+    torch.testing.assert_close(probed_attention.overload(x, x, x), expected)
+    torch.testing.assert_close(probed_attention(x, x, x), expected)
+
+    @ow.op
+    def probed_dropout(q: Tensor) -> Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+
+    with pytest.raises(TypeError, match="the reference draws random numbers"):
+        probed_dropout(x)
+
+    @ow.op
+    def probed_rrelu(x: Tensor) -> Tensor:
+        return torch.nn.functional.rrelu(x, training=False)
+
+    assert torch.equal(probed_rrelu(x), torch.nn.functional.rrelu(x))

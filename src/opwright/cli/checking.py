@@ -74,6 +74,8 @@ def _show(console: Console, report: Report) -> None:
     console.print(table)
     for reason, ops in reasons.items():
         console.print(f"skipped  {reason} ({', '.join(ops)})", highlight=False, soft_wrap=True, markup=False)
+    for note in report.notes:
+        console.print(note, highlight=False, soft_wrap=True, markup=False)
     for f in report.failures:
         where = "" if f.index is None else f" at {f.index}: expected {f.expected}, got {f.got}"
         text = f"FAILED {f.op} {f.property}: {f.message}{where} [{f.sample}]  replay: {f.replay}"

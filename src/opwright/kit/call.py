@@ -18,6 +18,7 @@ from torch import Tensor
 from opwright.kit import probe
 from opwright.kit.kinds import FAST_NAMES
 from opwright.kit.schema import EMPTY, Parameter, Signature
+from opwright.kit.values import tensors
 
 FILE = "<opwright call of {}>"
 """The file name of generated code: by it an error finds the operator it arose in."""
@@ -57,8 +58,20 @@ def direct(state: probe.State) -> Callable[..., Any]:
         suspicious = " or ".join(["ow__out._is_view()", *(f"ow__out is {n}" for n in inputs)])
         lines.append(f"        if isinstance(ow__out, ow__Tensor) and ({suspicious}): ow__refuse_alias(")
         lines.append(f"            ow__out, {{{', '.join(f'{n!r}: {n}' for n in inputs)}}})")
+    elif not gradient:
+        inputs = [p.name for p in signature.parameters if p.kind.is_tensor]
+        names["ow__refuse_alias"] = state.refuse_alias
+        names["ow__suspicious"] = _suspicious
+        lines.append(f"        if ow__suspicious(ow__out, ({''.join(f'{n}, ' for n in inputs)})): ow__refuse_alias(")
+        lines.append(f"            ow__out, {{{', '.join(f'{n!r}: {n}' for n in inputs)}}})")
     lines.append(f"    return ow__out if {_fast_output(signature)} else ow__outputs(ow__out)")
     return _compile(name, lines, names)
+
+
+def _suspicious(out: Any, given: tuple[Any, ...]) -> bool:
+    """Whether one of several results may share memory with an argument or with another."""
+    found, known = tensors(out), tensors(given)
+    return any(t._is_view() or any(t is g for g in known) for t in found) or len({*map(id, found)}) < len(found)
 
 
 def dispatched(

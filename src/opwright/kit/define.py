@@ -10,6 +10,7 @@ from typing import Any, Literal, overload
 
 from opwright.kit import derive
 from opwright.kit.autocast import read_casts
+from opwright.kit.foreign import LOADED
 from opwright.kit.op import Op, P, R
 from opwright.kit.schema import read
 
@@ -150,7 +151,3 @@ def _refuse_name(name: str, namespace: str | None) -> None:
 def _namespace_of(function: Callable[..., Any]) -> str:
     package = (function.__module__ or "__main__").partition(".")[0]
     return "user" if package.startswith("__") or package == LOADED else package
-
-
-LOADED = "_opwright_loaded"
-"""The package that holds the files which ow.load has read."""

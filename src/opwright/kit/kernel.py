@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,9 @@ from opwright.kit.values import tensors
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
+
+_binding = threading.RLock()
+"""Held while kernels are bound and routed: two threads may make the first call."""
 
 MOST_DIMENSIONS = 64
 """What kernel.h and PyTorch's own loops take; the router refuses more as well."""
@@ -37,6 +41,8 @@ class Kernel:
         self._key: str | None = None
         self.overload: Any = None
         """The overload that a built kernel answers to, once it is loaded."""
+        self.routed = False
+        """Whether C++ chooses it, so that Python need not be asked."""
 
     def refuses(self, op: Op[..., Any], values: dict[str, Any]) -> str | None:
         """Why it does not take a call; None when it does."""
@@ -54,8 +60,9 @@ class Kernel:
                 value = values.get(p.name)
                 if p.kind.schema == "Tensor" and value is None:
                     return f"{p.name} is absent"
-                if p.kind.schema == "Scalar" and (isinstance(value, complex) or (whole and isinstance(value, float))):
-                    return f"{p.name} is {type(value).__name__} {value}, which would change the result's type"
+                for number in _numbers(value) if p.kind.is_number else ():
+                    if isinstance(number, complex) or (whole and isinstance(number, float)):
+                        return f"{p.name} is {type(number).__name__} {number}, which would change the result's type"
         return self.domain.refuses(values)
 
     @property
@@ -84,12 +91,15 @@ class Kernel:
         if key is None:
             return None
         if key != self._key:
+            with _binding:
+                self._take(op, key)
+                _route(op, self.device)
+        return self._function
+
+    def _take(self, op: Op[..., Any], key: str) -> None:
+        if key != self._key:
             self._function = self._bind(op, key)
             self._key = key
-            # What is known to be built goes to C++; what is not will join it when it is.
-            built = [k for k in op.kernels if k.overload is not None and k.device == self.device]
-            native.route(op, [(k, k.overload) for k in built])
-        return self._function
 
     def _decoded(self, op: Op[..., Any]) -> Callable[..., Any]:
         """The Python kernel, given what the reference is given: members of enums, not their names."""
@@ -116,13 +126,42 @@ class Kernel:
                 f"{op.name}: {self.library.file} binds no kernel to it; "
                 f"add `OPWRIGHT_KERNEL({op.name}, {self.device.upper()}, your_function);`"
             )
-        scalars = {p.name for p in op.signature.parameters if p.kind.schema == "Scalar"}
+        numbers = [p.name for p in op.signature.parameters if p.kind.is_number]
         self.overload = overload
         hidden = overload._op
 
         def call(*args: Any, **kwargs: Any) -> Any:
             values = op.signature.bind(args, kwargs)
-            positional, named = op.signature.encode({n: float(v) if n in scalars else v for n, v in values.items()})
+            for name in numbers:
+                value = values[name]
+                values[name] = [float(v) for v in value] if isinstance(value, (list, tuple)) else value
+                if isinstance(value, (bool, int, torch.SymInt, torch.SymFloat)):
+                    values[name] = float(value)
+            positional, named = op.signature.encode(values)
             return hidden(*positional, **named)
 
         return call
+
+
+def _numbers(value: Any) -> Sequence[Any]:
+    """The numbers in a value: itself, those of a list, or none."""
+    return value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+
+
+def _route(op: Op[..., Any], device: str) -> None:
+    """Let C++ choose between the kernels of a device, as far as they are built: the first that is not, one in Python
+    or one that does not compile, and all behind it are left to Python."""
+    routes = []
+    for kernel in [k for k in op.kernels if k.device == device]:
+        if kernel.library is None:
+            break
+        try:
+            key = kernel.library.load()
+            if key is not None:
+                kernel._take(op, key)
+        except BuildError:
+            break  # told to whoever calls it
+        kernel.routed = True
+        if key is not None:
+            routes.append(kernel)
+    native.route(op, device, routes)

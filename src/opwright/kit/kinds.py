@@ -39,6 +39,11 @@ class Kind:
         return self.schema.startswith("Tensor")
 
     @property
+    def is_number(self) -> bool:
+        """Whether it is a number of any kind, or None, or a list of such: what built kernels take as double."""
+        return self.schema in ("Scalar", "Scalar?", "Scalar[]", "Scalar[]?")
+
+    @property
     def is_list(self) -> bool:
         return "[]" in self.schema
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import os
-import stat
 import sys
 import types
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from opwright.kit.define import LOADED
+from opwright.kit.foreign import LOADED, refuse_foreign
 from opwright.kit.op import Op
 
 FILE = "op.py"
@@ -84,6 +86,23 @@ def load(path: str | os.PathLike[str], /) -> types.SimpleNamespace:
     return types.SimpleNamespace(**found)
 
 
+class _Neighbours(importlib.abc.MetaPathFinder):
+    """Finds what a loaded file imports from beside itself, as Python does, and looks whose it is."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not fullname.startswith(f"{LOADED}."):
+            return None
+        found = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if found is not None and found.origin is not None and os.path.isfile(found.origin):
+            refuse_foreign(Path(found.origin))
+        return found
+
+
+sys.meta_path.insert(0, _Neighbours())
+
+
 def _import_file(file: Path) -> types.ModuleType:
     for place in (file, file.parent):
         refuse_foreign(place)
@@ -110,14 +129,3 @@ def _import_file(file: Path) -> types.ModuleType:
             sys.modules[name] = previous
         raise
     return module
-
-
-def refuse_foreign(place: Path) -> None:
-    """Raise PermissionError when somebody else could have put code into this file or folder."""
-    if os.name != "posix":
-        return
-    found = place.stat()
-    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-        raise PermissionError(f"{place} can be written by everybody, so its code is not loaded; chmod o-w it first")
-    if found.st_uid not in (os.getuid(), 0):
-        raise PermissionError(f"{place} belongs to another user, so its code is not loaded; copy it first")

@@ -48,20 +48,23 @@ def available() -> str | None:
     return None
 
 
-def route(op: Op[..., Any], kernels: list[tuple[Kernel, Any]]) -> bool:
-    """Let C++ choose between these built kernels of one device and the reference; False when Python must."""
+def route(op: Op[..., Any], device: str, kernels: list[Kernel]) -> None:
+    """Let C++ choose between these built kernels of one device; what they do not take comes back to Python."""
     if available() is not None or not kernels:
-        return False
-    name = op.overload.name()
-    device = kernels[0][0].device.upper()
-    for kernel, overload in kernels:
+        return
+    name, device = op.overload.name(), device.upper()
+    for kernel in kernels:
         own = [kernel.domain.types.get(p.name, ()) for p in op.signature.parameters]
         dtypes = (*kernel.domain.dtypes, *(dtype for types in own for dtype in types))
         examples = [torch.empty(0, dtype=dtype) for dtype in dtypes]
-        torch.ops.opwright_native.add_route(name, device, overload.name(), examples, _spec(op, kernel))
-    reference = register.define_reference(op)
-    torch.ops.opwright_native.install(name, device, reference.name())
-    return True
+        torch.ops.opwright_native.add_route(name, device, kernel.overload.name(), examples, _spec(op, kernel))
+    torch.ops.opwright_native.install(name, device, register.define_unrouted(op).name())
+
+
+def unroute(overload: str) -> None:
+    """Let every call come back to Python: the operator is another than before."""
+    if available() is None:
+        torch.ops.opwright_native.unroute(overload)
 
 
 def _spec(op: Op[..., Any], kernel: Kernel) -> list[int]:
@@ -79,7 +82,7 @@ def _spec(op: Op[..., Any], kernel: Kernel) -> list[int]:
         dims = domain.patterns.get(p.name)
         fixed = [d for d in dims or () if d != "..."]
         numbers += [int(p.name in domain.wide), len(domain.types.get(p.name, ()))]
-        numbers += [int(p.kind.schema == "Scalar"), ranks.start, most]
+        numbers += [int(p.kind.is_number), ranks.start, most]
         numbers += [-1 if dims is None else len(fixed), int("..." in (dims or ()))]
         for d in fixed:
             stem, _, divisor = d.partition("%")

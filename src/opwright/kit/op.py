@@ -15,11 +15,12 @@ from opwright.kit.build.library import library_of
 from opwright.kit.build.plan import Options
 from opwright.kit.domain import Cost, Domain
 from opwright.kit.extras import Extras
+from opwright.kit.foreign import LOADED
 from opwright.kit.kernel import Kernel
 from opwright.kit.ladder import Ladder
 from opwright.kit.samples import Maker, Reject, Sample, read_reject, read_sample, samples_of_rung
 from opwright.kit.schema import Signature
-from opwright.kit.values import tensors
+from opwright.kit.values import overlaps, tensors
 from opwright.kit.vjp import differentiated
 
 DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "xla", "privateuseone")
@@ -240,6 +241,7 @@ class Op(Ladder, Generic[P, R]):
         on_gpu = Path(file).stem == "cuda" or any(f.endswith(".cu") for f in (file, *options.sources))
         device = "cuda" if on_gpu else "cpu"
         library = library_of(folder / file, self.namespace, options, device)
+        library.guarded = library.guarded or self.home.__module__.startswith(f"{LOADED}.")
         self.kernels.append(Kernel(device, domain, file, library=library))
         self._choose_call()
 
@@ -324,6 +326,15 @@ class Op(Ladder, Generic[P, R]):
             refused.append((kernel, why))
         return None, refused
 
+    def run_unrouted(self, *args: Any, **kwargs: Any) -> Any:
+        """What C++ has no kernel for: the reference, unless there is a kernel that C++ does not know."""
+        if any(not k.routed for k in self.kernels):
+            given = next((t for v in self.signature.bind(args, kwargs).values() for t in tensors(v)), None)
+            device = "cpu" if given is None else given.device.type
+            if any(k.device == device and not k.routed for k in self.kernels):
+                return self.run_kernel(*args, **kwargs)
+        return self.run_reference(*args, **kwargs)
+
     def run_kernel(self, *args: Any, **kwargs: Any) -> Any:
         """The kernel whose domain holds the call, else the reference."""
         if not self._rung_known:
@@ -332,8 +343,9 @@ class Op(Ladder, Generic[P, R]):
             if self.has_rung:
                 _ = self.backward  # a graph from a compiler's cache may call it by name, with nobody else to define it
         if self.kernels:
-            kernel, _ = self.choose(self.signature.bind(args, kwargs))
-            function = None if kernel is None else kernel.ready(self)
+            values = self.signature.bind(args, kwargs)
+            kernel, _ = self.choose(values)
+            function = None if kernel is None or not self._may_write(values) else kernel.ready(self)
             if function is not None:
                 try:
                     out = function(*args, **kwargs)
@@ -345,6 +357,16 @@ class Op(Ladder, Generic[P, R]):
                 self._count_writes(args, kwargs)
                 return out
         return self.run_reference(*args, **kwargs)
+
+    def _may_write(self, values: dict[str, Any]) -> bool:
+        """Whether a kernel that knows nothing of shared memory may write to its arguments, as router.cpp has it."""
+        written = [t for p in self.signature.parameters if p.mutated for t in tensors(values[p.name])]
+        if not written:
+            return True
+        given = [t for value in values.values() for t in tensors(value)]
+        return not any(
+            (t.is_inference() and not torch.is_inference_mode_enabled()) or overlaps(t, given) for t in written
+        )
 
     def _count_writes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A kernel may write raw memory, which nobody counts; autograd must notice."""

@@ -64,8 +64,10 @@ class State:
 
     def refuse_writes(self, given: list[tuple[str, Tensor]], before: list[int]) -> None:
         """Raise when a tensor was written that should not be, or one was not that should."""
+        written = [t for parameter, t in given if self.signature.names[parameter].mutated]
         for (parameter, t), version in zip(given, before, strict=True):
-            declared = self.signature.names[parameter].mutated
+            # Views of one tensor count writes together.
+            declared = self.signature.names[parameter].mutated or any(_share_storage(t, w) for w in written)
             if _version(t) != version and not declared:
                 raise BadReference(
                     f"{self.name}: the reference writes to its argument {parameter!r}; declare it with "
@@ -99,9 +101,16 @@ class Draws(TorchDispatchMode):
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
                 return out
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if torch.Tag.nondeterministic_seeded in func.tags and not _switched_off(func, args, kwargs):
             self.seen = str(func)
         return func(*args, **kwargs)
+
+
+def _switched_off(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operator that may draw was told not to: attention without dropout, a layer that is not trained."""
+    values = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
+    values |= {a.name: value for a, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+    return values.get("dropout_p") == 0 or values.get("training") is False or values.get("train") is False
 
 
 def refuse_alias(name: str, given: list[tuple[str, Tensor]], out: Any) -> None:

@@ -53,8 +53,8 @@ class Entry:
         self.op, self.schema, self.overload = op, schema, overload
         self.native = False
         """Whether C++ records its calls."""
-        self.reference: Any = None
-        """The overload that always runs the reference, once somebody needs it."""
+        self.ways: dict[str, Any] = {}
+        """The overloads that lead past C++, once somebody needs them."""
 
 
 _lock = threading.RLock()
@@ -77,12 +77,19 @@ def register(op: Op[..., Any]) -> Any:
         if entry is not None and entry.schema == schema and entry.op.random == op.random and not replaced:
             entry.op = op
             node.forget(entry)
+            _unroute(entry)
             return entry.overload
         entry = _define(op, schema, public=not replaced)
         if not replaced:
             _entries[op.qualname] = entry
         _by_overload[entry.overload.name()] = entry
         return entry.overload
+
+
+def _unroute(entry: Entry) -> None:
+    from opwright.kit import native  # which imports this file
+
+    native.unroute(entry.overload.name())
 
 
 def entry_of(name: str) -> Entry:
@@ -131,23 +138,31 @@ def define_hidden(op: Op[..., Any], overload: str) -> Any:
 
 
 def define_reference(op: Op[..., Any]) -> Any:
-    """The overload that always runs the reference: where C++ sends what no kernel takes."""
+    """The overload that always runs the reference."""
+    return _define_way(op, "reference", lambda op: op.run_reference)
+
+
+def define_unrouted(op: Op[..., Any]) -> Any:
+    """The overload that runs what C++ knows no kernel for."""
+    return _define_way(op, "unrouted", lambda op: op.run_unrouted)
+
+
+def _define_way(op: Op[..., Any], kind: str, choose: Callable[[Op[..., Any]], Callable[..., Any]]) -> Any:
     with _lock:
         entry = _by_overload[op.overload.name()]
-        if entry.reference is None:
-            name = entry.overload.name().partition("::")[2]
-            library = _libraries[op.namespace]
+        if kind not in entry.ways:
             # A name of its own: of overloads with equal arguments PyTorch deregisters the wrong one when it ends.
-            name = f"{name}__reference"
+            name = f"{entry.overload.name().partition('::')[2]}__{kind}"
+            library = _libraries[op.namespace]
             library.define(op.signature.schema(name))
 
-            def reference(*args: Any, **kwargs: Any) -> Any:
-                return entry.op.run_reference(*args, **kwargs)
+            def run(*args: Any, **kwargs: Any) -> Any:
+                return choose(entry.op)(*args, **kwargs)
 
             for key in ("CompositeExplicitAutograd", "Autograd", *REFERENCE_KEYS):
-                library.impl(name, reference, key)
-            entry.reference = getattr(getattr(torch.ops, op.namespace), name).default
-        return entry.reference
+                library.impl(name, run, key)
+            entry.ways[kind] = getattr(getattr(torch.ops, op.namespace), name).default
+        return entry.ways[kind]
 
 
 def find(qualname: str) -> Op[..., Any] | None:

@@ -3,8 +3,10 @@
 // It stands at the operator's backend key, below autograd, so that every caller passes it: Python, torch.ops, C++,
 // compiled graphs, inference mode. It is generic over schemas: arguments are read off the stack.
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/library.h>
 
 #include <atomic>
@@ -179,10 +181,15 @@ struct Route {
             }
         }
         const bool whole = first.seen && !at::isFloatingType(first.dtype) && !at::isComplexType(first.dtype);
+        // A kernel takes a number as a double; one that would change the result's type is the reference's.
+        const auto fits_double = [&](const IValue& x) { return !x.isComplexDouble() && !(whole && x.isDouble()); };
         for (const size_t i : scalars) {
-            // A kernel takes a number as a double; one that would change the result's type is the reference's.
             const IValue& value = values[i];
-            if (value.isComplexDouble() || (whole && value.isDouble())) return false;
+            if (!value.isList() && !fits_double(value)) return false;
+            if (!value.isList()) continue;
+            for (const IValue& each : value.toListRef()) {
+                if (!fits_double(each)) return false;
+            }
         }
         if (broadcast && !broadcasts(values)) return false;
         if (!patterned) return true;
@@ -226,9 +233,12 @@ class Router final : public c10::OperatorKernel {
         for (const Route& route : *routes) {
             if (!route.takes(torch::jit::last(*stack, count))) continue;
             const auto written = written_by(op, base, *stack);
+            if (!may_write(written, torch::jit::last(*stack, count))) break;
             run(route, base, stack);
             // A kernel writes raw memory and counts nothing; autograd must notice.
-            for (const at::Tensor& t : written) t.unsafeGetTensorImpl()->bump_version();
+            for (const at::Tensor& t : written) {
+                if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
+            }
             return;
         }
         reference_.callBoxed(stack);
@@ -242,7 +252,13 @@ class Router final : public c10::OperatorKernel {
         if (!writes_) given.append(stack->begin() + static_cast<std::ptrdiff_t>(base), stack->end());
         for (const size_t i : route.scalars) {
             IValue& value = (*stack)[base + i];
-            if (!value.isDouble() && !value.isNone()) value = value.toScalar().toDouble();
+            if (value.isList()) {
+                c10::List<double> numbers;
+                for (const IValue& each : value.toListRef()) numbers.push_back(each.toScalar().toDouble());
+                value = numbers;
+            } else if (!value.isDouble() && !value.isNone()) {
+                value = value.toScalar().toDouble();
+            }
         }
         try {
             route.kernel.redispatchBoxed(DispatchKeySet(device_), stack);
@@ -265,10 +281,31 @@ class Router final : public c10::OperatorKernel {
             if (alias == nullptr || !alias->isWrite() || value.isNone()) continue;
             const auto found = value.isTensor() ? std::vector<at::Tensor>{value.toTensor()} : value.toTensorVector();
             for (const at::Tensor& t : found) {
-                if (t.defined() && !t.is_inference()) written.push_back(t);
+                if (t.defined()) written.push_back(t);
             }
         }
         return written;
+    }
+
+    // Whether a kernel that knows nothing of this may write to these. PyTorch's own operators refuse a tensor whose
+    // elements share memory, or that shares a part of another's, and one of inference mode outside it: what the
+    // reference makes of that is what counts.
+    static bool may_write(at::ArrayRef<at::Tensor> written, at::ArrayRef<IValue> values) {
+        for (const at::Tensor& t : written) {
+            if (t.is_inference() && !c10::InferenceMode::is_enabled()) return false;
+            if (at::has_internal_overlap(t) == at::MemOverlap::Yes) return false;
+            const auto apart = [&](const at::Tensor& other) {
+                return !other.defined() || at::get_overlap_status(t, other) != at::MemOverlapStatus::Partial;
+            };
+            for (const IValue& value : values) {
+                if (value.isTensor() && !apart(value.toTensor())) return false;
+                if (!value.isTensorList()) continue;
+                for (const at::Tensor& each : value.toTensorVector()) {
+                    if (!apart(each)) return false;
+                }
+            }
+        }
+        return true;
     }
 
     OperatorHandle reference_;
@@ -354,7 +391,16 @@ void install(const std::string& op, const std::string& device, const std::string
     routers.emplace(name, kept);
 }
 
+// Takes all routes of an operator away: what calls it comes back to Python.
+void unroute(const std::string& op) {
+    const std::lock_guard<std::mutex> lock(guard);
+    for (const auto& [name, router] : routers) {
+        if (name.substr(0, name.find(' ')) == op) router->swap(std::make_shared<const Routes>());
+    }
+}
+
 TORCH_LIBRARY_FRAGMENT(opwright_native, m) {
+    m.def("unroute(str op) -> ()", [](std::string op) { unroute(op); });
     m.def("add_route(str op, str device, str kernel, Tensor[] examples, int[] spec) -> ()",
           [](std::string op, std::string device, std::string kernel, std::vector<at::Tensor> examples,
              std::vector<int64_t> spec) { add_route(op, device, kernel, examples, spec); });

@@ -159,8 +159,16 @@ def test_a_prebuilt_library_is_found_by_content_alone(tmp_path: Path, monkeypatc
     found = prebuilt.look_up(made.plan())
     assert found is not None
     assert found.about["key"] == plan.key
+    owner = os.stat(tmp_path).st_uid
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    if owner == 0:  # what the administrator put there is for everybody
+        assert prebuilt.look_up(made.plan()) is not None
+    else:
+        with pytest.raises(Unavailable, match=r"belongs to another user.*set OPWRIGHT_PREBUILT to a folder of yours"):
+            prebuilt.look_up(made.plan())
+    monkeypatch.setattr(os, "getuid", lambda: owner)
     (tmp_path / "made" / "entries").chmod(0o777)
-    with pytest.raises(Unavailable, match="can be written by others"):
+    with pytest.raises(Unavailable, match=r"can be written by others.*or set OPWRIGHT_PREBUILT to another folder"):
         prebuilt.look_up(made.plan())
     (tmp_path / "made" / "entries").chmod(0o755)
     (tmp_path / "cpu.cpp").write_text("int answer() { return 43; }\n")

@@ -105,14 +105,14 @@ def test_the_command_line_exits_0_when_everything_holds() -> None:
 
 def test_a_property_without_a_case_says_why() -> None:
     @ow.op
-    def counted(x: torch.Tensor) -> torch.Tensor:
+    def whole_numbers_only(x: torch.Tensor) -> torch.Tensor:
         return 2 * x
 
-    @counted.samples
+    @whole_numbers_only.samples
     def _(make: ow.Maker) -> Any:
         yield make(3, dtype=torch.int64)
 
-    result = ow.check(counted, only=["gradcheck"]).results[0]
+    result = ow.check(whole_numbers_only, only=["gradcheck"]).results[0]
     assert result.skipped == "no case applies: no tensor of it has a gradient in this dtype"
 
 

@@ -47,20 +47,22 @@ def open_folder() -> Path:
     return root
 
 
-def refuse_shared(place: Path) -> None:
-    """Raise when somebody else could put a library into a folder, so that it must not be loaded from."""
+def refuse_shared(place: Path, *, prebuilt: bool = False) -> None:
+    """Raise when somebody else could put a library into a folder, so that it must not be loaded from. Prebuilt ones may
+    come from the machine's administrator."""
     if os.name != "posix":
         return
     found = place.stat()
-    if found.st_uid != os.getuid():
+    folder, variable = ("folder", "OPWRIGHT_PREBUILT") if prebuilt else ("cache folder", "OPWRIGHT_CACHE_DIR")
+    if found.st_uid != os.getuid() and not (prebuilt and found.st_uid == 0):
         raise Unavailable(
-            f"the cache folder {place} belongs to another user, so nothing is loaded from it; "
-            f"set OPWRIGHT_CACHE_DIR to a folder of yours"
+            f"the {folder} {place} belongs to another user, so nothing is loaded from it; "
+            f"set {variable} to a folder of yours"
         )
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise Unavailable(
-            f"the cache folder {place} can be written by others, so nothing is loaded from it; chmod go-w it, "
-            f"or set OPWRIGHT_CACHE_DIR to another folder"
+            f"the {folder} {place} can be written by others, so nothing is loaded from it; chmod go-w it, "
+            f"or set {variable} to another folder"
         )
 
 

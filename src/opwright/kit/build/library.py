@@ -11,9 +11,10 @@ from pathlib import Path
 
 import torch
 
-from opwright.kit.build import cache, compile, cuda, prebuilt
+from opwright.kit.build import cache, compile, cuda, prebuilt, toolchain
 from opwright.kit.build.plan import Options, Plan
 from opwright.kit.build.trouble import BuildError, Unavailable
+from opwright.kit.foreign import refuse_foreign
 
 
 class Library:
@@ -25,6 +26,8 @@ class Library:
         """The key of what is loaded; None before."""
         self.trouble: str | None = None
         """Why it could not be had, once that was tried."""
+        self.guarded = False
+        """Whether to look whose its sources are: those of a folder that was loaded from anywhere on disk."""
         self._lock = threading.Lock()
 
     def plan(self) -> Plan:
@@ -86,6 +89,10 @@ class Library:
 
     def find(self, plan: Plan, force: bool = False, hint: Callable[[], str] = str) -> cache.Entry:
         """The built library: from a folder of prebuilt ones, from the cache, or built now, with a hint said then."""
+        if self.guarded:
+            for file in (*plan.sources, *plan.headers):
+                if not file.is_relative_to(toolchain.INCLUDE):
+                    refuse_foreign(file)
         made = None if force else prebuilt.look_up(plan)
         if made is not None:
             return made

@@ -29,7 +29,7 @@ def look_up(plan: Plan) -> cache.Entry | None:
         if not place.is_dir():
             continue
         for each in (root, root / "entries", place):
-            cache.refuse_shared(each)
+            cache.refuse_shared(each, prebuilt=True)
         entry = cache.read(place)
         if entry is not None and _runs_here(entry):
             return entry

@@ -7,11 +7,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 
 from opwright.kit.op import Op
+from opwright.kit.probe import BadReference
 from opwright.kit.samples import Sample
 from opwright.kit.values import tensors
-from opwright.kit.verify.oracle import Results
+from opwright.kit.verify.oracle import Results, rebuilt
 from opwright.kit.verify.report import Finding, NotApplicable
 
 
@@ -57,8 +63,28 @@ def accepted(make: Callable[[], Any]) -> Any:
         return make()
     except (NotApplicable, Finding):
         raise
+    except BadReference as e:
+        raise Finding(first_line(e)) from None
     except Exception as e:
-        raise NotApplicable(f"the reference rejects it: {first_line(e)}") from None
+        raise NotApplicable(f"{REJECTED}: {first_line(e)}") from None
+
+
+REJECTED = "the reference rejects it"
+"""How the reason begins when a call is one that the reference does not take."""
+
+
+def depends_on_values(function: Callable[..., Any], sample: Sample) -> bool:
+    """Whether the shape of what a function makes cannot be told from shapes alone."""
+    mode = FakeTensorMode()
+    try:
+        with mode, torch.no_grad():
+            faked = rebuilt(sample, mode.from_tensor)
+            function(*faked.args, **faked.kwargs)
+    except (DynamicOutputShapeException, DataDependentOutputException):
+        return True
+    except Exception:
+        return False
+    return False
 
 
 def first_line(e: BaseException) -> str:

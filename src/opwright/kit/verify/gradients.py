@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 
 from opwright.kit.op import Op
+from opwright.kit.samples import Sample
 from opwright.kit.verify import derivatives
 from opwright.kit.verify.calls import accepted, first_line, reference_of
 from opwright.kit.verify.cases import Case, Subject
 from opwright.kit.verify.layouts import LAYOUTS, MIXED, PLAIN
-from opwright.kit.verify.oracle import Oracle, copied
+from opwright.kit.verify.oracle import Oracle, Results, copied
 from opwright.kit.verify.report import Finding, NotApplicable
 
 SECOND = "second"
@@ -77,3 +78,13 @@ def check(subject: Subject, case: Case) -> None:
     except Exception as e:
         raise Finding(f"it raised {type(e).__name__} where the reference has gradients: {first_line(e)}") from None
     oracle.judge(got, "gradient" if order == 1 else "second derivative")
+    if formula is not None and op.recorded_by_reference:
+        # Autograd sees through the reference; graphs take the declared formula.
+        oracle.judge(_by(formula, packed), "declared gradient" if order == 1 else "declared gradient's derivative")
+
+
+def _by(formula: Callable[[Sample], Results], packed: Sample) -> Results:
+    try:
+        return formula(packed)
+    except Exception as e:
+        raise Finding(f"its declared gradient raised {type(e).__name__}: {first_line(e)}") from None

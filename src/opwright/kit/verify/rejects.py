@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from opwright.kit.samples import Reject, Sample
+from opwright.kit.values import tensors
 from opwright.kit.verify.calls import first_line, reference_of, results_of
 from opwright.kit.verify.cases import Case, Draw, Subject
 from opwright.kit.verify.oracle import Oracle, copied, rebuilt
@@ -155,17 +157,36 @@ def _endless(sample: Sample) -> bool:
     return any(n >= 2**40 for n in sizes)
 
 
+HUGE = 2**50
+
+
+class _FirstTouch(TorchDispatchMode):
+    """Notices whether the first to read a huge tensor makes another one, which fails before it reads anything."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.fails: bool | None = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+        given = [t for value in (*args, *(kwargs or {}).values()) for t in tensors(value)]
+        if self.fails is None and not is_view and any(t.numel() >= HUGE for t in given):
+            self.fails = any(t.numel() >= HUGE and not any(t is g for g in given) for t in tensors(out))
+        return out
+
+
 def _raises_early(subject: Subject, sample: Sample) -> bool:
-    """Whether a call on so many elements fails at once: it rejects them, or wants memory that nobody has."""
+    """Whether a call on so many elements fails at once, since it wants memory that nobody has."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    mode = FakeTensorMode()
+    mode, touch = FakeTensorMode(), _FirstTouch()
     try:
-        with mode, torch.no_grad():
+        with mode, touch, torch.no_grad():
             faked = rebuilt(sample, mode.from_tensor)
             out = subject.op.reference(*faked.args, **faked.kwargs)
     except Exception:
         return False
     sizes: list[int] = []
     rebuilt(Sample((out,)), lambda t: sizes.append(t.numel()) or t)  # type: ignore[func-returns-value]
-    return bool(sizes) and all(n >= 2**50 for n in sizes)
+    return touch.fails is True and bool(sizes) and all(n >= HUGE for n in sizes)

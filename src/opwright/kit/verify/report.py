@@ -73,6 +73,8 @@ class Report:
     results: list[Result]
     seed: int
     device: str
+    notes: list[str] = field(default_factory=list)
+    """What else there is to know about how it was run."""
 
     @property
     def passed(self) -> bool:
@@ -102,7 +104,7 @@ class Report:
             lines.append(f"{op}: {sum(r.cases for r in mine)} cases in {sum(r.seconds for r in mine):.1f} s")
             for r in mine:
                 lines.append(f"  {r.property:{width}}  {verdict(r)}")
-        lines += [f"FAILED {f}" for f in self.failures]
+        lines += [f"FAILED {f}" for f in self.failures] + self.notes
         seconds = sum(r.seconds for r in self.results)
         word = "every property held" if self.passed else self.count
         lines.append(f"{word}: {self.cases} cases, seed {self.seed}, {self.device}, {seconds:.1f} s")
@@ -119,6 +121,7 @@ class Report:
             "seed": self.seed,
             "device": self.device,
             "passed": self.passed,
+            "notes": self.notes,
             "results": [asdict(r) for r in self.results],
         }
 

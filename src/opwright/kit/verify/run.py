@@ -16,6 +16,7 @@ import torch
 
 from opwright.kit.op import Op
 from opwright.kit.verify import ON_CPU, ON_GPU, PROPERTIES, properties, sanitize
+from opwright.kit.verify.calls import REJECTED
 from opwright.kit.verify.cases import Subject
 from opwright.kit.verify.nursery import INSIDE, Nursery
 from opwright.kit.verify.process import Gone, Stranded, Worker
@@ -77,7 +78,7 @@ def run(
             found = list(pool.map(order.check, operators))
     else:
         found = [order.check(op) for op in operators]
-    return Report([r for results in found for r in results], seed, device)
+    return Report([r for results in found for r in results], seed, device, list(order.notes))
 
 
 def _cores() -> int:
@@ -112,6 +113,7 @@ class Order:
     ) -> None:
         self.device, self.seed, self.thorough, self.case, self.rung = device, seed, thorough, case, rung
         self.wanted, self.progress = wanted, progress
+        self.notes: dict[str, None] = {}
 
     def check(self, op: Op[..., Any]) -> list[Result]:
         """All results of one operator."""
@@ -162,11 +164,14 @@ class One:
             if name in APART:
                 result.skipped = f"it needs a process of its own: {e}"
             else:
+                self.order.notes[f"{self.op.name}: it was checked in this process, which a crash would end: {e}"] = None
                 self._here(rung, result, seed)
         if result.cases == 0 and result.skipped is None:
             reasons = list(self._not_applicable)
             shown = "; ".join(reasons[:2]) + (f"; and {len(reasons) - 2} more" if len(reasons) > 2 else "")
             result.skipped = "no case applies" + (f": {shown}" if shown else "")
+            if name == "forward" and reasons and all(r.startswith(REJECTED) for r in reasons):
+                result.failures.append(_nothing_accepted(rung, reasons[0]))
         result.seconds = round(time.perf_counter() - start, 3)
         for failure in result.failures:
             failure.replay = _replay(self.op, failure.replay, self.order.device)
@@ -224,6 +229,19 @@ class One:
                     raise RuntimeError(f"{result.op}: the check itself failed at {result.property}: {e}") from None
                 self._count(result, _crash(result, current, str(e), seed))
                 worker.define(self.op)
+
+
+def _nothing_accepted(rung: Op[..., Any], reason: str) -> Failure:
+    """An operator whose reference takes none of its samples is proved by nothing."""
+    return Failure(
+        property="forward",
+        op=rung.name,
+        dtype="",
+        layout="",
+        sample="all",
+        message=f"none of its samples is accepted in any dtype: {reason}",
+        replay=f"--only forward --case {rung.name}:0.float32.plain --seed 0",
+    )
 
 
 def _crash(result: Result, case: dict[str, Any], message: str, seed: int) -> Failure:

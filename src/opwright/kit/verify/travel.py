@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import linecache
+import symtable
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from opwright.kit import register
-from opwright.kit.define import LOADED
+from opwright.kit.foreign import LOADED
 from opwright.kit.load import load
 from opwright.kit.op import Op
 
@@ -46,10 +47,11 @@ def arrive(given: Ticket) -> Op[..., Any]:
         sys.path[:] = dict.fromkeys([*sys.path, *given["path"]])
         importlib.import_module(given["module"])
     else:
-        scope: dict[str, Any] = {"__name__": "__main__"}
+        # Its classes are looked up where they say that they are.
+        sys.modules["__main__"] = script = types.ModuleType("__main__")
         for file, text in given["sources"]:
-            scope["__file__"] = file
-            exec(compile(text, file, "exec", dont_inherit=True), scope)
+            script.__file__ = file
+            exec(compile(text, file, "exec", dont_inherit=True), script.__dict__)
     op = register.find(given["name"])
     if op is None:
         raise LookupError(f"{given['name']} is defined inside a function, where another process cannot find it")
@@ -129,14 +131,53 @@ def _binds(statement: ast.stmt) -> Iterator[str]:
         for node in ast.walk(statement):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 yield node.id
-    elif isinstance(statement, (ast.If, ast.Try)):
+    elif isinstance(statement, COMPOUND) and not _is_main_block(statement):
         for inner in ast.iter_child_nodes(statement):
-            if isinstance(inner, ast.stmt):
+            if isinstance(inner, ast.stmt):  # and not what a loop runs over: that may be the operator, in use
                 yield from _binds(inner)
 
 
+COMPOUND = (ast.If, ast.Try, ast.For, ast.While, ast.With)
+
+
+def _is_main_block(statement: ast.stmt) -> bool:
+    """Whether it is what a script does when it is run: it uses operators, and defines none."""
+    return isinstance(statement, ast.If) and "__name__" in {
+        n.id for n in ast.walk(statement.test) if isinstance(n, ast.Name)
+    }
+
+
+def _changes(statement: ast.stmt) -> Iterator[str]:
+    """The names whose values a statement changes in place: `table["k"] = 3`, `values.append(1.0)`."""
+    if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete)):
+        places = statement.targets if isinstance(statement, (ast.Assign, ast.Delete)) else [statement.target]
+        for place in places:
+            while isinstance(place, (ast.Subscript, ast.Attribute)):
+                place = place.value
+            if isinstance(place, ast.Name):
+                yield place.id
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        root, last = _root(statement.value)
+        if root is not None and last:
+            yield root
+    elif isinstance(statement, COMPOUND) and not _is_main_block(statement):
+        for inner in ast.iter_child_nodes(statement):
+            if isinstance(inner, ast.stmt):
+                yield from _changes(inner)
+
+
 def _uses(statement: ast.stmt) -> set[str]:
-    return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)}
+    """The global names that a statement mentions, in functions too; not what is theirs alone."""
+    found: set[str] = set()
+
+    def look(table: symtable.SymbolTable) -> None:
+        outermost = table.get_type() == "module"
+        found.update(s.get_name() for s in table.get_symbols() if outermost or s.is_global())
+        for inner in table.get_children():
+            look(inner)
+
+    look(symtable.symtable(ast.unparse(statement), "<statement>", "exec"))
+    return found
 
 
 def _root(node: ast.expr) -> tuple[str | None, str]:
@@ -166,23 +207,34 @@ def _needed(trees: list[ast.Module], wanted: set[str]) -> set[str]:
     while True:
         before = len(needed)
         for tree in trees:
+            values = _values_of(tree)
             for statement in tree.body:
-                bound = set(_binds(statement)) - {"_"}
-                if not isinstance(statement, (ast.Import, ast.ImportFrom)) and (
-                    bound & needed or _declares(statement, wanted)
-                ):
+                if not isinstance(statement, IMPORTS) and _belongs(statement, needed, wanted, values):
                     needed |= _uses(statement)
         if len(needed) == before:
             return needed
 
 
+IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+def _values_of(tree: ast.Module) -> set[str]:
+    """The names that stand for values, rather than modules, functions and classes: these alone are changed."""
+    plain = (*IMPORTS, ast.FunctionDef, ast.ClassDef)
+    return {name for s in tree.body if not isinstance(s, plain) for name in _binds(s)}
+
+
+def _belongs(statement: ast.stmt, needed: set[str], wanted: set[str], values: set[str]) -> bool:
+    """Whether a statement has a part in what the operator is."""
+    binds = set(_binds(statement)) - {"_"}
+    changes = set(_changes(statement)) & (values - wanted)
+    return bool((binds | changes) & needed) or _declares(statement, wanted)
+
+
 def _slice(tree: ast.Module, needed: set[str], wanted: set[str]) -> str:
-    kept = []
-    for statement in tree.body:
-        imports = isinstance(statement, (ast.Import, ast.ImportFrom))
-        keep = imports or bool((set(_binds(statement)) - {"_"}) & needed) or _declares(statement, wanted)
-        kept.append(statement if keep else ast.Pass())
-    return "\n".join(ast.unparse(s) for s in kept if not isinstance(s, ast.Pass))
+    values = _values_of(tree)
+    kept = [s for s in tree.body if isinstance(s, IMPORTS) or _belongs(s, needed, wanted, values)]
+    return "\n".join(map(ast.unparse, kept))
 
 
 def _values(names: set[str], scope: dict[str, Any]) -> str:
