@@ -38,6 +38,8 @@ def checks(op: Op[..., Any], /, *, device: str = "cpu", seed: int = 0, only: Seq
 
     from opwright.kit.verify.run import rungs
 
+    if isinstance(only, str) or not set(only) <= set(PROPERTIES):
+        raise ValueError(f"checks: only must be a list of properties, which are {', '.join(PROPERTIES)}; got {only!r}")
     wanted = [name for name in PROPERTIES if (name in only if only else name != "sanitize")]
     pairs = [(rung.name, name) for rung in rungs(op) for name in wanted]
 

@@ -139,3 +139,12 @@ def test_doctor_looks_at_a_library(tmp_path: Path) -> None:
     assert "no whole library" in json.loads(run("doctor", str(short), "--json", fails=1).stdout)[0]["mend"]
     crash = link("crash.so", "struct S { S() { *(volatile int*)nullptr = 1; } } s;")
     assert "crashes while loading" in json.loads(run("doctor", str(crash), "--json", fails=1).stdout)[0]["mend"]
+
+
+def test_paths_and_schemas_are_printed_as_they_are(tmp_path: Path) -> None:
+    said = run("new", "swish_shown", "--path", str(tmp_path / "a [/b] c")).stdout
+    assert f"opwright list '{tmp_path / 'a [/b] c' / 'swish_shown'}'" in said.replace("\n", "")
+    file = tmp_path / "marked.py"
+    source = "def marked(x: torch.Tensor, mode: str = '[/red]') -> torch.Tensor:\n    return x * 2\n"
+    file.write_text(f"import torch\nimport opwright as ow\n\n@ow.op\n{source}")
+    assert "[/red]" in run("list", str(file)).stdout

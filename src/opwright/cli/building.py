@@ -20,16 +20,31 @@ from opwright.kit.build import cache as build_cache
 from opwright.kit.build import compile, prebuilt, toolchain
 from opwright.kit.build.compile import write_compile_commands
 from opwright.kit.build.library import Library
+from opwright.kit.load import FILE
 from opwright.kit.verify import guard
 
 console = Console(stderr=True)
+
+
+def library_operator(name: str) -> ow.Op[..., Any] | None:
+    """The library's operator of a name, `cube` or `opwright.cube`. A folder of the same name here makes the former
+    ambiguous."""
+    op = register.find(f"opwright::{name.removeprefix('opwright.')}")
+    here = Path(name)
+    if op is not None and (here / FILE).is_file():
+        own = Path(ow.__file__).parent
+        if not here.resolve().is_relative_to(own):
+            raise ValueError(
+                f"{name} is a folder here and an operator of the library: write ./{name} or opwright.{name}"
+            )
+    return op
 
 
 def chosen(names: list[str] | None) -> list[ow.Op[..., Any]]:
     """The operators meant by names and paths; all of the library's where none is given."""
     found: list[ow.Op[..., Any]] = []
     for name in names or ():
-        op = register.find(f"opwright::{name}")
+        op = library_operator(name)
         if op is not None:
             found.append(op)
         elif Path(name).exists():
@@ -85,7 +100,7 @@ def build(
     if compile_commands is not None:
         plans = [*(library.plan() for library in libraries), native.plan()]
         plans += [plan for plan in [short.plan()] if plan is not None]
-        console.print(f"wrote {write_compile_commands(plans, compile_commands)}", highlight=False)
+        console.print(f"wrote {write_compile_commands(plans, compile_commands)}", highlight=False, markup=False)
     start = time.perf_counter()
     with compile.hurried(toolchain.jobs()) as pool:
         waiting = [pool.submit(own.build, force) for own in (native, short)]
@@ -138,4 +153,4 @@ def cache(
         size, gpus = f"{found.st_size / 1e6:.2f} MB", " ".join(about.get("arch", ())) or "-"
         table.add_row(about["name"], size, f"{about['seconds']} s", f"{age:.1f} d", version, gpus)
     out.print(table)
-    out.print(f"{len(entries)} libraries in {root}", highlight=False, soft_wrap=True)
+    out.print(f"{len(entries)} libraries in {root}", highlight=False, soft_wrap=True, markup=False)

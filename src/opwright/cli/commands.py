@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,7 +59,9 @@ def list_operators(
         return
     table = Table("operator", "schema", "rungs", "kernels")
     for row in rows:
-        table.add_row(row["op"], row["schema"], ", ".join(row["rungs"]) or "-", ", ".join(row["kernels"]) or "-")
+        table.add_row(
+            row["op"], escape(row["schema"]), ", ".join(row["rungs"]) or "-", ", ".join(row["kernels"]) or "-"
+        )
     console.print(table)
 
 
@@ -83,8 +86,9 @@ def new(
     """Scaffold an operator folder that works as it stands."""
     written = scaffold(name, path, cuda=cuda)
     for file in written:
-        console.print(f"wrote {file}", highlight=False, soft_wrap=True)
-    console.print(f"\nTry it:  opwright list {written[0].parent}", highlight=False, soft_wrap=True)
+        console.print(f"wrote {file}", highlight=False, soft_wrap=True, markup=False)
+    place = shlex.quote(str(written[0].parent))
+    console.print(f"\nTry it:  opwright list {place}", highlight=False, soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -115,4 +119,4 @@ def docs(folder: Annotated[Path, typer.Argument(help="Where to write the pages."
     """Write the reference page of every operator."""
     folder.mkdir(parents=True, exist_ok=True)
     written = pages.write_all([op for op in register.operators() if op.home is op], folder)
-    console.print(f"wrote {len(written)} pages to {folder}", highlight=False, soft_wrap=True)
+    console.print(f"wrote {len(written)} pages to {folder}", highlight=False, soft_wrap=True, markup=False)

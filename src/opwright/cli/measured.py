@@ -38,7 +38,7 @@ def show(rows: list[Row], out: Console) -> None:
 
 def _table(*titles: str) -> Table:
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("")
+    table.add_column("", no_wrap=True)  # without its name a row of numbers says nothing
     for title in titles:
         table.add_column(title, justify="left" if "eager" in title else "right", no_wrap="eager" not in title)
     return table

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 import opwright as ow
-from opwright.cli.building import chosen
+from opwright.cli.building import chosen, library_operator
 from opwright.cli.measured import show
 from opwright.kit import register
 from opwright.kit.bench import machine
@@ -37,7 +37,7 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="The first case of each operator at one size alone.")] = False,
     without: Annotated[list[str] | None, typer.Option(help="A variant to leave out, such as compiled.")] = None,
     seconds: Annotated[float, typer.Option(help="For each pass of a case, all variants together.")] = 1.0,
-    limit: Annotated[float, typer.Option(help="Seconds after which a case is given up.")] = 180.0,
+    limit: Annotated[float, typer.Option(min=1, help="Seconds after which a case is given up.")] = 180.0,
     renew_limits: Annotated[
         bool, typer.Option("--renew-limits", help="Measure the machine's own limits again, on a quiet machine.")
     ] = False,
@@ -52,23 +52,26 @@ def bench(
     ] = None,
 ) -> None:
     """Measure operators: verified, then timed in turns with the eager and the compiled reference and their rivals."""
+    if json_file not in (None, "-") and not Path(str(json_file)).absolute().parent.is_dir():
+        raise ValueError(f"--json {json_file}: there is no such folder")  # before an hour of measuring
     operators = measurable(names)
     asked = Asked(
         operators,
-        paths=[n for n in names or () if register.find(f"opwright::{n}") is None],
+        paths=[n for n in names or () if library_operator(n) is None],
         dtypes=_dtypes(dtype),
         devices=_devices(device),
         sweep=not quick,
         families=1 if quick else None,
         seconds=seconds,
         limit=limit,
-        without=_without(without),
+        without=_without(without, operators),
         renew_limits=renew_limits,
     )
     if compare is not None:
-        _gate(asked, stored.read(compare), compare, json_file)
+        _gate(asked, stored.read(compare), compare, json_file, dtype)
         return
     found, file = _opened(results)
+    _refuse_namesakes(operators, found, file)
     if machine.busy({"load": machine.load()}, found.machine):
         note = f"note: this machine is busy (load {machine.load():g}); ratios bear that, times do not"
         console.print(note, style="yellow", highlight=False, soft_wrap=True)
@@ -83,7 +86,7 @@ def bench(
             "note: some beat the machine's limit, so that was measured in a busy moment; --renew-limits on a quiet one"
         )
         console.print(note, style="yellow", highlight=False, soft_wrap=True)
-    console.print(f"kept in {file}", highlight=False, soft_wrap=True)
+    console.print(f"kept in {file}", highlight=False, soft_wrap=True, markup=False)
 
 
 def report(
@@ -106,20 +109,27 @@ def report(
         raise ValueError("there are no results to report on; run `opwright bench` first, or name a file with --results")
     checked = None
     if check is not None:
-        checked = json.loads(check.read_text(encoding="utf-8"))
-        if not isinstance(checked, dict) or not isinstance(checked.get("results"), list):
+        try:
+            checked = json.loads(check.read_text(encoding="utf-8"))
+        except ValueError:
+            checked = None
+        listed = checked.get("results") if isinstance(checked, dict) else None
+        if not isinstance(listed, list) or not all(isinstance(r, dict) for r in listed):
             raise ValueError(f"{check}: is not what `opwright check --json` writes")
-    operators = {op.name: op for op in register.operators() if op.home is op}
+    shown = {row.get("qualname") for r in found for row in r.rows}
+    known = [op for op in register.operators() if op.home is op]
+    operators = {op.name: op for op in sorted(known, key=lambda op: op.qualname in shown)}
     write_report(out, found, operators, checked)
-    console.print(f"wrote {out.resolve()}", highlight=False, soft_wrap=True)
+    console.print(f"wrote {out.resolve()}", highlight=False, soft_wrap=True, markup=False)
 
 
-def _gate(asked: Asked, base: stored.Results, file: Path, json_file: str | None) -> None:
-    """Measure what BASE holds, say what got worse, and exit with 1 if anything did."""
+def _gate(asked: Asked, base: stored.Results, file: Path, json_file: str | None, dtypes: Sequence[str] | None) -> None:
+    """Measure what BASE holds, say what got worse or is there no more, and exit with 1 if anything is."""
+    _refuse_namesakes(asked.operators, base, file)
     names = {op.name for op in asked.operators}
     rows = [r for r in base.rows if r["op"] in names and (asked.sweep or r.get("stands"))]
     cases = {tuple(r[k] for k in stored.KEY[:-1]) for r in rows}
-    only = sorted(c for c in cases if c[3] in asked.devices)
+    only = sorted(c for c in cases if c[3] in asked.devices and (not dtypes or c[2] in dtypes))
     if not only:
         raise ValueError(f"{file}: holds no results of {', '.join(sorted(names))} for {', '.join(asked.devices)}")
     asked = replace(asked, dtypes=sorted({c[2] for c in only}), sweep=True, families=None)
@@ -134,13 +144,26 @@ def _gate(asked: Asked, base: stored.Results, file: Path, json_file: str | None)
         return [r for r in found.rows if r["run"] == number]
 
     first = again(only)
-    worse = confirmed(base, first, again)
+    worse = confirmed(base, first, again, without=asked.without)
     _write(_of_run(found, None), json_file)
-    for change in worse:
-        console.print(f"{change}", style="red", highlight=False, markup=False, soft_wrap=True)
-    if worse:
+    measured = {tuple(r[k] for k in stored.KEY[:-1]) for r in first}
+    gone = [" ".join(case) for case in only if case not in measured]
+    for text in [*map(str, worse), *(f"{case}: is there no more, and {file} has it" for case in gone)]:
+        console.print(text, style="red", highlight=False, markup=False, soft_wrap=True)
+    if worse or gone:
         raise typer.Exit(1)
-    console.print(f"nothing got slower or hungrier in {len(only)} cases", highlight=False)
+    console.print(f"nothing got slower or hungrier in {len(measured)} cases", highlight=False)
+
+
+def _refuse_namesakes(operators: Sequence[ow.Op[..., Any]], found: stored.Results, file: Path) -> None:
+    """Results go by an operator's name alone."""
+    known = {row["op"]: row["qualname"] for row in found.rows if "qualname" in row}
+    for op in operators:
+        other = known.get(op.name, op.qualname)
+        if other != op.qualname:
+            raise ValueError(
+                f"{file}: holds results of {other}, not of {op.qualname}; name another file with --results"
+            )
 
 
 def _write(mine: dict[str, Any], json_file: str | None) -> None:
@@ -207,7 +230,8 @@ def _stopping(found: stored.Results, file: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         if found.rows:
             found.save(file)
-        console.print(f"\nstopped; what was measured so far is in {file}", highlight=False, soft_wrap=True)
+        text = f"\nstopped; what was measured so far is in {file}"
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
         raise typer.Exit(130) from None
 
 
@@ -222,7 +246,14 @@ def _opened(place: Path | None) -> tuple[stored.Results, Path]:
     found = stored.Results.here()
     place = place or _folder()
     file = place if place.suffix == ".json" else stored.place(found, place)
-    return (stored.read(file) if file.exists() else found), file
+    if not file.exists():
+        return found, file
+    kept = stored.read(file)
+    if machine.name(kept.machine) != machine.name(found.machine):
+        raise ValueError(
+            f"{file}: holds results of another machine, {machine.name(kept.machine)}; name another file with --results"
+        )
+    return kept, file
 
 
 def _of_run(found: stored.Results, number: int | None) -> dict[str, Any]:
@@ -242,9 +273,13 @@ def _dtypes(asked: list[str] | None) -> list[str]:
     return asked or ["float32"]
 
 
-def _without(asked: list[str] | None) -> list[str]:
+def _without(asked: list[str] | None, operators: Sequence[ow.Op[..., Any]]) -> list[str]:
     if "eager" in (asked or ()):
         raise ValueError("--without eager: everything is compared with it")
+    known = dict.fromkeys(["compiled", "opwright", *(v.name for op in operators for v in op.declared.variants)])
+    for name in asked or ():
+        if name not in known:
+            raise ValueError(f"--without {name}: there is no such variant; there are {', '.join(known)}")
     return asked or []
 
 

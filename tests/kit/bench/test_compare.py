@@ -42,7 +42,8 @@ def test_a_ratio_within_the_spread_or_the_tolerance_is_not() -> None:
 
 
 def test_rivals_and_references_are_nobodys_regression() -> None:
-    assert compare(BASE, [row("other", "rival", 500), row("eager", "reference", 100)]) == []
+    now = [row("eager", "reference", 100), row("opwright", "operator", 50), row("other", "rival", 500)]
+    assert compare(BASE, now) == []
 
 
 def test_memory_that_grew_is_named() -> None:
@@ -54,6 +55,16 @@ def test_memory_that_grew_is_named() -> None:
 def test_what_was_right_and_is_wrong_now_is_named() -> None:
     (change,) = compare(BASE, [failed("opwright", "operator", "wrong", "off by 1")])
     assert change.text == "was right, is now wrong: off by 1"
+
+
+def test_what_is_measured_no_more_is_named() -> None:
+    (change,) = compare(BASE, [failed("eager", "reference", "timeout", "not done after 12 s")])
+    assert change.variant == "opwright"
+    assert change.text == "was right, is now not measured (eager: timeout: not done after 12 s)"
+    (change,) = compare(BASE, [row("eager", "reference", 100)])
+    assert change.text == "was right, is now not measured"
+    assert compare(BASE, [row("eager", "reference", 100)], without=["opwright"]) == []
+    assert compare(BASE, []) == []
 
 
 def test_only_what_stays_slow_is_reported() -> None:

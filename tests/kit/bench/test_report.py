@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import opwright as ow
 from opwright.cli.commands import app
-from opwright.kit.bench.report import write_report
+from opwright.kit.bench.report import verdicts, write_report
 from opwright.kit.bench.report.html import el
 from tests.kit.bench.browser import CHROMIUM, Browser
 from tests.kit.bench.recorded import CHECK, failed, results, row, whole
@@ -216,3 +216,16 @@ def test_the_command_says_when_there_is_nothing_to_report(tmp_path: Path) -> Non
             ["report", "--results", str(tmp_path / "kept.json"), "--check", str(tmp_path / "check.json")],
             catch_exceptions=False,
         )
+
+
+def test_what_fails_in_a_saving_form_is_shown() -> None:
+    results = [
+        {"op": "gate", "property": "forward", "cases": 3, "failures": []},
+        {"op": "gate_saving", "property": "forward", "cases": 3, "failures": [{"message": "off by 1"}]},
+        {"op": "gate_saving_backward", "property": "forward", "cases": 3, "failures": []},
+        {"op": "other", "property": "forward", "cases": 3, "failures": []},
+    ]
+    check = {"results": results}
+    assert verdicts.results_of(check, "gate") == results[:3]
+    assert "1 of 3 properties fail" in str(verdicts.badge(check, "gate"))
+    assert "off by 1" in str(verdicts.verdicts(check, "gate"))

@@ -361,3 +361,9 @@ OPWRIGHT_KERNEL(peeks, CPU, peeks_cpu);
     report = ow.check(op, only=["sanitize"])
     assert any("heap-buffer-overflow" in f.message for f in report.failures), report
     assert ow.check(ow.scale, only=["sanitize"]).passed
+
+
+@pytest.mark.parametrize("only", [["forwrd"], "forward"])
+def test_tests_of_a_property_that_does_not_exist_are_an_error(only: Any) -> None:
+    with pytest.raises(ValueError, match="only must be a list of properties, which are forward, special"):
+        checks(ow.cube, only=only)

@@ -46,18 +46,32 @@ class Change:
         return f"{self.op} {self.case} {self.dtype} {self.device}, {self.variant}: {self.text}"
 
 
-def compare(base: Iterable[Row], now: Iterable[Row], tolerance: float = TOLERANCE) -> list[Change]:
-    """What got worse. Times are compared as ratios to the eager reference of the same run, never as such; variants
-    that are not the author's own (eager, compiled, rivals) are nobody's regression."""
-    before = {tuple(row[k] for k in KEY): row for row in base}
+def compare(
+    base: Iterable[Row], now: Iterable[Row], tolerance: float = TOLERANCE, without: Sequence[str] = ()
+) -> list[Change]:
+    """What got worse in the cases that were measured now. Times are compared as ratios to the eager reference of the
+    same run, never as such; variants that are not the author's own (eager, compiled, rivals) are nobody's
+    regression, but where their trouble leaves the author's unmeasured, that is one. Those `without` were not asked for.
+    """
+    measured: dict[tuple[Any, ...], dict[str, Row]] = {}
+    for each in now:
+        measured.setdefault(tuple(each[k] for k in KEY[:-1]), {})[each["variant"]] = each
     found: list[Change] = []
 
     def say(row: Row, what: str, text: str) -> None:
         found.append(Change(row["op"], row["case"], row["dtype"], row["device"], row["variant"], what, text))
 
-    for row in now:
-        was = before.get(tuple(row[k] for k in KEY))
-        if was is None or was["status"] != "ok" or row["kind"] not in ("operator", "variant"):
+    for was in base:
+        rows = measured.get(tuple(was[k] for k in KEY[:-1]))
+        if rows is None or was["status"] != "ok" or was["kind"] not in ("operator", "variant"):
+            continue
+        if was["variant"] in without:
+            continue
+        row = rows.get(was["variant"])
+        if row is None:
+            trouble = next((r for r in rows.values() if r["status"] != "ok"), None)
+            whose = "" if trouble is None else f" ({trouble['variant']}: {trouble['status']}: {trouble['why']})"
+            say(was, "status", f"was right, is now not measured{whose}")
             continue
         if row["status"] != "ok":
             say(row, "status", f"was right, is now {row['status']}: {row['why']}")
@@ -90,14 +104,15 @@ def confirmed(
     *,
     tolerance: float = TOLERANCE,
     times: int = 2,
+    without: Sequence[str] = (),
 ) -> list[Change]:
     """What got worse and stays so when its case is measured `times` more, each in a fresh process: a noisy minute, or
     a process with its memory in an unlucky place, does not come back."""
-    found = compare(base.rows, first, tolerance)
+    found = compare(base.rows, first, tolerance, without)
     for _ in range(times):
         if not found:
             break
         rows = again(list(dict.fromkeys(change.where for change in found)))
-        still = {(c.where, c.variant, c.what): c for c in compare(base.rows, rows, tolerance)}
+        still = {(c.where, c.variant, c.what): c for c in compare(base.rows, rows, tolerance, without)}
         found = [still[c.where, c.variant, c.what] for c in found if (c.where, c.variant, c.what) in still]
     return found

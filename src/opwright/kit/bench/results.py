@@ -101,6 +101,8 @@ def read(file: Path) -> Results:
         )
     if version < 2:
         stored = _from_first(stored, file)
+    if not isinstance(stored.get("machine"), dict) or not isinstance(stored.get("runs"), list):
+        raise ValueError(f"{file}: lacks its machine or its runs; measure again to replace it")
     found = Results(stored["machine"])
     found.limits, found.operators = stored.get("limits", {}), stored.get("operators", {})
     found.runs, found.rows = list(stored["runs"]), list(stored["rows"])

@@ -248,6 +248,8 @@ def _run(job: Job, asked: Asked, results: Results, number: int, tell: Tell, keep
         name = at.get("case", left[0])
         variant = at.get("variant", "")
         blamed = variant if at.get("step") == "verifying" and variant != "eager" else "eager"
+        if at.get("step") in ("timing", "weighing"):
+            why += f", while all variants were in {at['step']}"  # in turns: nobody knows whose turn it was
         results.add([_failed(job, name, blamed, status, why)], number)
         if blamed == "eager":  # without its baseline there is nothing to compare the others with
             left.remove(name)

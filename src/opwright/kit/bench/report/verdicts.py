@@ -13,8 +13,8 @@ def results_of(check: Mapping[str, Any] | None, op: str) -> list[dict[str, Any]]
     found = []
     for result in (check or {}).get("results", ()):
         name = str(result.get("op", "")).replace("::", ".").rpartition(".")[2]
-        while name != op and name.endswith("_backward"):
-            name = name.removesuffix("_backward")
+        while name != op and name.endswith(("_backward", "_saving")):
+            name = name.removesuffix("_backward").removesuffix("_saving")
         if name == op:
             found.append(result)
     return found
