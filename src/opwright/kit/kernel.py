@@ -134,9 +134,8 @@ class Kernel:
             values = op.signature.bind(args, kwargs)
             for name in numbers:
                 value = values[name]
-                values[name] = [float(v) for v in value] if isinstance(value, (list, tuple)) else value
-                if isinstance(value, (bool, int, torch.SymInt, torch.SymFloat)):
-                    values[name] = float(value)
+                if value is not None:
+                    values[name] = [float(v) for v in value] if isinstance(value, (list, tuple)) else float(value)
             positional, named = op.signature.encode(values)
             return hidden(*positional, **named)
 
@@ -152,7 +151,10 @@ def _route(op: Op[..., Any], device: str) -> None:
     """Let C++ choose between the kernels of a device, as far as they are built: the first that is not, one in Python
     or one that does not compile, and all behind it are left to Python."""
     routes = []
-    for kernel in [k for k in op.kernels if k.device == device]:
+    kernels = [k for k in op.kernels if k.device == device]
+    for kernel in kernels:
+        kernel.routed = False
+    for kernel in kernels:
         if kernel.library is None:
             break
         try:
