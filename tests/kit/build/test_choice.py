@@ -41,7 +41,7 @@ for name in ("float32", "float64", "int64", "int32", "float64"):
 """
 
 
-@pytest.mark.parametrize("native", ["0", ""])
+@pytest.mark.parametrize("native", [pytest.param("0", marks=pytest.mark.slow), ""])
 def test_each_dtype_runs_its_own_kernel(workshop: Workshop, native: str) -> None:
     if native == "":
         workshop.with_own_libraries()
@@ -180,7 +180,7 @@ print(z.tolist() == [1.0] * 8)
 """
 
 
-@pytest.mark.parametrize("native", ["0", ""])
+@pytest.mark.parametrize("native", [pytest.param("0", marks=pytest.mark.slow), ""])
 def test_numbers_reach_kernels_and_what_overlaps_does_not(workshop: Workshop, native: str, tmp_path: Path) -> None:
     if native == "":
         workshop.with_own_libraries()
