@@ -52,17 +52,15 @@ def direct(state: probe.State) -> Callable[..., Any]:
         lines.append(f"    if ow__out is not None and ow__out is not {written}: ow__not_written(ow__out)")
         lines.append(f"    return {written}")
         return _compile(name, lines, names)
-    if signature.single and signature.outputs[0].kind.schema == "Tensor" and not gradient:
+    if not gradient:
         inputs = [p.name for p in signature.parameters if p.kind.is_tensor]
-        names["ow__refuse_alias"] = state.refuse_alias
-        suspicious = " or ".join(["ow__out._is_view()", *(f"ow__out is {n}" for n in inputs)])
-        lines.append(f"        if isinstance(ow__out, ow__Tensor) and ({suspicious}): ow__refuse_alias(")
-        lines.append(f"            ow__out, {{{', '.join(f'{n!r}: {n}' for n in inputs)}}})")
-    elif not gradient:
-        inputs = [p.name for p in signature.parameters if p.kind.is_tensor]
-        names["ow__refuse_alias"] = state.refuse_alias
-        names["ow__suspicious"] = _suspicious
-        lines.append(f"        if ow__suspicious(ow__out, ({''.join(f'{n}, ' for n in inputs)})): ow__refuse_alias(")
+        names.update(ow__refuse_alias=state.refuse_alias, ow__suspicious=_suspicious)
+        if signature.single and signature.outputs[0].kind.schema == "Tensor":
+            shared = " or ".join(["ow__out._is_view()", *(f"ow__out is {n}" for n in inputs)])
+            shared = f"isinstance(ow__out, ow__Tensor) and ({shared})"
+        else:
+            shared = f"ow__suspicious(ow__out, ({''.join(f'{n}, ' for n in inputs)}))"
+        lines.append(f"        if {shared}: ow__refuse_alias(")
         lines.append(f"            ow__out, {{{', '.join(f'{n!r}: {n}' for n in inputs)}}})")
     lines.append(f"    return ow__out if {_fast_output(signature)} else ow__outputs(ow__out)")
     return _compile(name, lines, names)

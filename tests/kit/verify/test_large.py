@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,3 +119,16 @@ MANY = 2**20 + 9
 def sizes() -> list[int]:
     """Of the large tensors that there are."""
     return [o.numel() for o in gc.get_objects() if issubclass(type(o), Tensor) and MANY // 2 < o.numel() < 4 * MANY]
+
+
+def test_its_lock_follows_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    with large.turn():
+        (lock,) = tmp_path.glob("opwright-large-*")
+    lock.unlink()
+    lock.symlink_to(precious)
+    with pytest.raises(OSError, match="symbolic links"), large.turn():
+        pass
+    assert precious.read_text() == "kept"

@@ -71,7 +71,9 @@ def _found(subject: Subject, case: Case) -> Finding | NotApplicable | None:
 @contextlib.contextmanager
 def turn() -> Iterator[None]:
     """One at a time on this machine: several would take each other's memory."""
-    with open(Path(tempfile.gettempdir()) / f"opwright-large-{os.getuid()}", "w") as lock:
+    name = Path(tempfile.gettempdir()) / f"opwright-large-{os.getuid()}"
+    # In a folder of everybody's: what somebody else may have put there is neither followed nor emptied.
+    with open(os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             yield

@@ -215,7 +215,9 @@ class One:
                         done.append(answer["case"])
                     else:
                         told, reason = answer["failure"], answer["not_applicable"]
-                        self._count(result, Failure(**told) if told else NotApplicable(reason) if reason else None)
+                        self._count(
+                            result, Failure(**told) if told else None if reason is None else NotApplicable(reason)
+                        )
                         if answer.get("leaves"):  # its GPU is of no more use
                             worker.stop()
                             worker.define(self.op)
