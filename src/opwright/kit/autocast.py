@@ -44,7 +44,7 @@ def rule(find: Callable[[], Op[..., Any]], key: str) -> Callable[..., Any]:
         op = find()
         casts = op.home.autocast
         if casts is None:
-            return op.run_reference(*args, **kwargs)
+            return op.run_transformed(*args, **kwargs)
         # The gradient's arguments are what the forward made of its own: cast already, or not to be.
         names = casts if op.parent is None else ()
         dtype = torch.get_autocast_dtype(_name(device))

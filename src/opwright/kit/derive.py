@@ -61,6 +61,9 @@ class Rung:
     """The extra results that are among its arguments, if any are."""
     caches: frozenset[str] = frozenset()
     """With extras: the parameters that only repeat what follows from the inputs, extras and outputs alike."""
+    gradient: Callable[..., Any] | None = None
+    """The formula that its author declared, if one was; and the names it takes."""
+    takes: tuple[str, ...] = ()
     total: Callable[..., Any] | None = None
     """With extras: the same gradient from the incoming gradients and the inputs alone, without the caches. It is what
     further derivatives are taken of. None when there are none to take: the operator is differentiable once."""
@@ -79,15 +82,13 @@ def rung_above(
     gradient: Callable[..., Any] | None,
     random: bool,
     extras: Extras | None = None,
+    of_gradient: bool = False,
 ) -> Rung:
     """The rung above an operator: from its author's gradient where there is one, else from its reference."""
     if not signature.differentiable_inputs or not (signature.differentiable_outputs or signature.returns_input):
         raise TypeError(f"{name}: it has no derivative, since no tensor of it is differentiable")
-    if any(p.mutated for p in signature.parameters):
-        raise TypeError(
-            f"{name}: an operator that writes to its arguments has no rung of its own; "
-            f"autograd records through its reference"
-        )
+    if signature.returns_input:
+        raise TypeError(f"{name}: it works in place; autograd records what its reference does")
     taken = set(signature.names)
     grads = tuple(_grad_parameter(signature, i, taken) for i in signature.differentiable_outputs)
     if gradient is None:
@@ -96,7 +97,7 @@ def rung_above(
                 f"{name}_backward: it cannot be derived, since the reference of {name} draws random numbers and "
                 f"would draw others; declare it with @{name}.gradient and save what was drawn as an output"
             )
-        return _derived(name, signature, reference, grads, taken)
+        return _derived(name, signature, reference, grads, taken, of_gradient)
     rung = _declared(name, signature, gradient, grads, extras)
     if rung.extras is None or rung.extras.once:
         return rung
@@ -173,6 +174,7 @@ def _assemble(
     # A parameter without a default may not follow one with: saved outputs and plain inputs come first.
     parameters.sort(key=lambda p: (p.keyword_only, p.default is not EMPTY))
     results = _results(below)
+    kept = {p.name for p in saved}
 
     def reference(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
         given = rung.signature.bind(args, kwargs)
@@ -185,8 +187,9 @@ def _assemble(
         signature=Signature(tuple(parameters), results, container, single=False),
         reference=reference,
         grads=tuple(p.name for p in grads),
-        inputs=tuple(p.name for p in saved if p.name not in outputs),
-        outputs=outputs,
+        # In the order of the parameters, in which C++ saves: a checkpoint compares what two passes have saved.
+        inputs=tuple(p.name for p in parameters if p.name in kept and p.name not in outputs),
+        outputs={p.name: outputs[p.name] for p in parameters if p.name in outputs},
         wanted=mask,
     )
     return rung
@@ -200,7 +203,12 @@ def _mask_name(taken: Iterable[str]) -> str:
 
 
 def _derived(
-    name: str, below: Signature, reference: Callable[..., Any], grads: tuple[Parameter, ...], taken: set[str]
+    name: str,
+    below: Signature,
+    reference: Callable[..., Any],
+    grads: tuple[Parameter, ...],
+    taken: set[str],
+    of_gradient: bool = False,
 ) -> Rung:
     mask = _mask_name(taken)
     differentiable = below.differentiable_inputs
@@ -210,9 +218,14 @@ def _derived(
         wanted = read_mask(given.pop(mask), given, differentiable)
         cotangents = [given[p.name] for p in grads]
         arguments = {p.name: given[p.name] for p in below.parameters}
-        return _vjp_of_call(below, reference, arguments, wanted, chosen, cotangents)
+        return _vjp_of_call(name, below, reference, arguments, wanted, chosen, cotangents, of_gradient)
 
-    return _assemble(name, below, grads, below.parameters, {}, mask, gradients)
+    return _assemble(name, below, grads, [_kept(p) for p in below.parameters], {}, mask, gradients)
+
+
+def _kept(p: Parameter) -> Parameter:
+    """An argument as the gradient takes it: one that was written to, as it was before, and to read."""
+    return replace(p, mutated=False, differentiable=False) if p.mutated else p
 
 
 def _declared(
@@ -237,7 +250,7 @@ def _declared(
         if p.name == mask:
             continue
         if p.name in below.names:
-            parameter = below.names[p.name]
+            parameter = _kept(below.names[p.name])
             if p.annotation == Like or p.annotation in ("Like", "ow.Like"):  # a string in a file of lazy annotations
                 parameter = replace(parameter, like=True)
             used.append(parameter)
@@ -261,7 +274,7 @@ def _declared(
         if not extras.once:
             # What a second derivative is computed from: every input, whatever the formula itself needs.
             plain = [replace(p, like=False) for p in used]
-            used = [*plain, *(p for p in below.parameters if p.name not in given)]
+            used = [*plain, *(_kept(p) for p in below.parameters if p.name not in given)]
 
     def gradients(values: dict[str, Any]) -> tuple[Any, ...]:
         wanted = read_mask(values.pop(mask), values, differentiable)
@@ -277,6 +290,7 @@ def _declared(
         return tuple(_empty(p) if not w else o for p, w, o in zip(differentiable, wanted, out, strict=True))
 
     rung = _assemble(name, below, list(by_grad.values()), used, outputs, mask, gradients)
+    rung = replace(rung, gradient=gradient, takes=tuple(given))
     if cached:
         rung = replace(rung, extras=extras, caches=frozenset(outputs))
     return rung
@@ -301,12 +315,14 @@ def read_mask(mask: Sequence[bool] | None, values: dict[str, Any], differentiabl
 
 
 def _vjp_of_call(
+    name: str,
     below: Signature,
     reference: Callable[..., Any],
     arguments: dict[str, Any],
     wanted: list[bool],
     chosen: tuple[int, ...],
     cotangents: list[Any],
+    of_gradient: bool,
 ) -> tuple[Any, ...]:
     differentiable = below.differentiable_inputs
     primals = [
@@ -320,10 +336,13 @@ def _vjp_of_call(
         c for cotangent in cotangents for c in (cotangent if isinstance(cotangent, list) else [cotangent])
     ]
 
-    def call(*values: Tensor) -> list[Tensor]:
+    def call(*values: Tensor, which: Sequence[bool] = wanted) -> list[Tensor]:
         feed = iter(values)
         filled = dict(arguments)
-        for p, w in zip(differentiable, wanted, strict=True):
+        for p in below.parameters:
+            if p.mutated and filled[p.name] is not None:  # what it writes is not the caller's
+                filled[p.name] = _copy(filled[p.name])
+        for p, w in zip(differentiable, which, strict=True):
             if w:
                 filled[p.name] = _replace_tensors(arguments[p.name], feed)
         args = [filled[p.name] for p in below.parameters if not p.keyword_only]
@@ -331,10 +350,29 @@ def _vjp_of_call(
         outs = (out,) if below.single else out
         return [t for i in chosen for t in (outs[i] if isinstance(outs[i], (list, tuple)) else [outs[i]])]
 
-    found = iter(vjp(call, primals, flat_cotangents))
+    def refuse_constant() -> None:
+        """Raise what PyTorch raises for the plain function, unless the result depends on other inputs than the wanted
+        ones: then their gradients are zero indeed. So are those of many a gradient, of a linear function's for one."""
+        everything = [t for p in differentiable for t in tensors(arguments[p.name]) if has_gradient(t)]
+        if of_gradient:
+            return
+        leaves = (t.detach().requires_grad_() for t in everything)
+        if any(t is not None and t.requires_grad for t in call(*leaves, which=[True] * len(wanted))):
+            return
+        raise RuntimeError(
+            f"{name}: element 0 of tensors does not require grad and does not have a grad_fn, since PyTorch cannot "
+            f"differentiate what the reference of {name} does; declare its gradient with @{name}.gradient, or what "
+            f"has none with @ow.op(nondifferentiable=…)"
+        )
+
+    found = iter(vjp(call, primals, flat_cotangents, refuse_constant))
     return tuple(
         _gradient_of(arguments[p.name], found) if w else _empty(p) for p, w in zip(differentiable, wanted, strict=True)
     )
+
+
+def _copy(value: Any) -> Any:
+    return [t.clone() for t in value] if isinstance(value, (list, tuple)) else value.clone()
 
 
 def _replace_tensors(value: Any, feed: Iterator[Tensor]) -> Any:

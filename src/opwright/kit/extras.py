@@ -19,6 +19,8 @@ class Extras:
     """What the second function of an operator returns beside the outputs, for the gradient alone."""
 
     names: tuple[str, ...]
+    function: Callable[..., Any]
+    """What its author wrote, which takes the operator's parameters by name."""
     once: bool
     """Whether the operator is differentiable once, so that its inputs need not be kept for a second derivative."""
 
@@ -34,7 +36,9 @@ def result_names(below: Signature) -> list[str]:
     return [o.name or ("result" if alone else f"result{i}") for i, o in enumerate(below.outputs)]
 
 
-def read_extras(name: str, below: Signature, names: tuple[str, ...], once: bool, random: bool, is_rung: bool) -> Extras:
+def read_extras(
+    name: str, below: Signature, names: tuple[str, ...], once: bool, random: bool, is_rung: bool
+) -> Callable[[Callable[..., Any]], Extras]:
     """The extra results that an author declares, or TypeError with what to mend."""
     if not names or not all(isinstance(n, str) and n.isidentifier() and n.isascii() for n in names):
         raise TypeError(f'{name}: name its extra results, for example @{name}.saving("gates"), got {names!r}')
@@ -42,15 +46,15 @@ def read_extras(name: str, below: Signature, names: tuple[str, ...], once: bool,
     taken = next((n for i, n in enumerate(names) if n in known or n in names[:i]), None)
     if taken is not None:
         raise TypeError(f"{name}: an extra result cannot be called {taken!r}, which the gradient knows already")
-    if random or any(p.mutated for p in below.parameters):
-        does = "draws random numbers" if random else "writes to its arguments"
+    if random or below.returns_input:
+        does = "draws random numbers" if random else "works in place"
         raise TypeError(
             f"{name}: it {does}, so autograd records what its reference does and extra results would not be used; "
             f"return what the gradient needs as an output"
         )
     if is_rung:
         raise TypeError(f"{name}: a rung has no extra results of its own")
-    return Extras(names, once)
+    return lambda function: Extras(names, function, once)
 
 
 def saving_reference(

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _binding = threading.RLock()
 """Held while kernels are bound and routed: two threads may make the first call."""
 
+EXACT = 2**53
+"""The largest whole number up to which a double holds every one; router.cpp has it as well."""
+
 MOST_DIMENSIONS = 64
 """What kernel.h and PyTorch's own loops take; the router refuses more as well."""
 
@@ -47,8 +50,7 @@ class Kernel:
     def refuses(self, op: Op[..., Any], values: dict[str, Any]) -> str | None:
         """Why it does not take a call; None when it does."""
         found = [t for value in values.values() for t in tensors(value)]
-        device = found[0].device.type if found else "cpu"
-        if device != self.device:
+        if device_of(values) != self.device:
             return f"it is for {self.device}"
         if self.library is not None:
             if any(t.dim() > MOST_DIMENSIONS for t in found):
@@ -63,6 +65,8 @@ class Kernel:
                 for number in _numbers(value) if p.kind.is_number else ():
                     if isinstance(number, complex) or (whole and isinstance(number, float)):
                         return f"{p.name} is {type(number).__name__} {number}, which would change the result's type"
+                    if isinstance(number, int) and abs(number) > EXACT:
+                        return f"{p.name} is {number}, which a double cannot hold exactly"
         return self.domain.refuses(values)
 
     @property
@@ -137,9 +141,19 @@ class Kernel:
                 if value is not None:
                     values[name] = [float(v) for v in value] if isinstance(value, (list, tuple)) else float(value)
             positional, named = op.signature.encode(values)
-            return hidden(*positional, **named)
+            return hidden(*positional, *named.values())
 
         return call
+
+
+def device_of(values: dict[str, Any]) -> str:
+    """The kind of device that a call runs on: its first tensor's; without one, what it says itself, or PyTorch's
+    default."""
+    for value in values.values():
+        for t in tensors(value):
+            return t.device.type
+    asked = next((v for v in values.values() if isinstance(v, torch.device)), None)
+    return (torch.get_default_device() if asked is None else asked).type
 
 
 def _numbers(value: Any) -> Sequence[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -30,6 +31,8 @@ class Ladder:
     _extras: Extras | None
     _gradient: Callable[..., Any] | None
     _needs: Mapping[str, Sequence[str]] | None = None
+    surrogate: bool = False
+    """Whether its declared gradient differs from the derivative of its reference on purpose."""
     _rung_known: bool
     _derivation: derive.Rung
     _backward: Op[..., Any]
@@ -65,12 +68,16 @@ class Ladder:
         reference: Callable[..., Any] = self.reference
         if self.rung is not None and self.rung.extras is not None:
             if self.rung.total is None:
-                raise TypeError(self._differentiable_once())
+                raise TypeError(self.differentiable_once)
             signature, reference = self.rung.bare, self.rung.total
-        rung = derive.rung_above(self.name, signature, reference, gradient, self.random, self._extras)
+        rung = derive.rung_above(self.name, signature, reference, gradient, self.random, self._extras, self.rung is not None)
         return rung if needs is None else derive.with_needs(self.name, signature, rung, needs)
 
-    def _differentiable_once(self) -> str:
+    @property
+    def differentiable_once(self) -> str | None:
+        """Why this gradient has none of its own, where its author has declared so."""
+        if self.rung is None or self.rung.extras is None or self.rung.total is not None:
+            return None
         return (
             f"{self.name}_backward: there is no such rung, since {self.home.name} is declared differentiable once; "
             f"declare it with @{self.home.name}.saving(…) without once=True"
@@ -121,7 +128,7 @@ class Ladder:
         if self.form_of is not None:
             return self.form_of.backward
         if "_backward" not in self.__dict__:
-            _make_rung(self)
+            _make_rung(self)  # in a function that Dynamo runs
         return self._backward
 
     @overload
@@ -129,17 +136,26 @@ class Ladder:
 
     @overload
     def gradient(
-        self, /, *, needs: Mapping[str, Sequence[str]] | None = None
+        self, /, *, needs: Mapping[str, Sequence[str]] | None = None, surrogate: bool = False
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
 
     def gradient(
-        self, function: Callable[..., Any] | None = None, /, *, needs: Mapping[str, Sequence[str]] | None = None
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        needs: Mapping[str, Sequence[str]] | None = None,
+        surrogate: bool = False,
     ) -> Any:
         """Declare the gradient by a formula. The names of its parameters say what it saves: `grad` (or
         `grad_NAME` for each of several outputs) is what comes in, `result` (or an output's name) the result,
         every other name a parameter of the operator; annotated `ow.Like`, only its shape, dtype and device.
-        It returns one gradient for each differentiable input. The reference stays the truth: the formula is
-        used where a kernel ran, and proved against the reference's own derivative.
+        It returns one gradient for each differentiable input. It is the gradient wherever the operator is
+        differentiated, with or without kernels, and is proved against the reference's own derivative.
+
+        A `surrogate` differs from that derivative on purpose (straight-through, reversal, clipping). Kernels of the
+        gradient are then proved against the formula, its derivative is the formula's, and forward mode, which
+        has no formula, raises.
 
         `needs` says which of the tensors it saves the gradient of each input reads. A tensor that no wanted gradient
         reads is then not kept; the formula gets one of the same shape, full of NaN.
@@ -157,7 +173,7 @@ class Ladder:
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
             self._derive(function, needs)
-            self._gradient, self._needs = function, needs
+            self._gradient, self._needs, self.surrogate = function, needs, surrogate
             self._forget_rung()
             return function
 
@@ -167,7 +183,7 @@ class Ladder:
         self.__dict__.pop("_derivation", None)
         self.__dict__.pop("_backward", None)
         self._rung_known = False
-        register.changed(cast("Op[..., Any]", self))
+        cast("Op[..., Any]", self)._choose_call()
 
     def saving(self, *names: str, once: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declare extra results: a second function of the same parameters that returns the outputs and, after them,
@@ -191,9 +207,10 @@ class Ladder:
         >>> softsign.saving_form.schema
         'softsign_saving(Tensor x) -> (Tensor, Tensor scale)'
         """
-        extras = read_extras(self.name, self.signature, names, once, self.random, self.parent is not None)
+        read = read_extras(self.name, self.signature, names, once, self.random, self.parent is not None)
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+            extras = read(function)
             form = self._make(
                 f"{self.name}_saving",
                 extras.add_to(self.signature),
@@ -211,20 +228,27 @@ class Ladder:
         return declare
 
 
+_making = threading.RLock()
+
+
 def _make_rung(op: Ladder) -> bool:
-    rung = op.derivation
-    op._backward = op._make(
-        f"{op.name}_backward",
-        rung.signature,
-        rung.reference,
-        namespace=op.namespace,
-        origin=op.origin,
-        random=False,
-        opaque=op._asked_opaque,
-        parent=op,
-        rung=rung,
-    )
-    op._backward.__doc__ = f"The gradient of {op.name}."
+    with _making:  # two threads may want it first, and it is one object
+        if "_backward" in op.__dict__:
+            return True
+        rung = op.derivation
+        made = op._make(
+            f"{op.name}_backward",
+            rung.signature,
+            rung.reference,
+            namespace=op.namespace,
+            origin=op.origin,
+            random=False,
+            opaque=op._asked_opaque,
+            parent=op,
+            rung=rung,
+        )
+        made.__doc__ = f"The gradient of {op.name}."
+        op._backward = made
     return True  # the constant that Dynamo keeps
 
 

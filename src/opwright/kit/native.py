@@ -58,7 +58,8 @@ def route(op: Op[..., Any], device: str, kernels: list[Kernel]) -> None:
         dtypes = (*kernel.domain.dtypes, *(dtype for types in own for dtype in types))
         examples = [torch.empty(0, dtype=dtype) for dtype in dtypes]
         torch.ops.opwright_native.add_route(name, device, kernel.overload.name(), examples, _spec(op, kernel))
-    torch.ops.opwright_native.install(name, device, register.define_unrouted(op).name())
+    ways = register.define_unrouted(op).name(), register.define_rejecting(op).name()
+    torch.ops.opwright_native.install(name, device, *ways)
 
 
 def unroute(overload: str) -> None:

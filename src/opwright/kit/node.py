@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 GRADIENT, INPUT, OUTPUT, WANTED = range(4)
 """Where an argument of the next rung comes from, as ladder.h counts."""
 
+FOLLOWED, UPDATED = 1, 2
+"""What becomes of an argument: it has a gradient, or it is written to beside the outputs."""
+
 _lock = threading.RLock()
 _library: torch.library.Library | None = None
 
@@ -39,16 +42,17 @@ def _writes_what_it_is_given(op: Op[..., Any]) -> bool:
     return op.opaque and not op.random and base is not None and base.has_rung and base.derivation.extras is None
 
 
-def take_over(entry: Entry) -> None:
-    """Let C++ record the operator's calls from now on, if it can."""
+def take_over(entry: Entry) -> bool:
+    """Let C++ record the operator's calls from now on, if it can; whether this call brought that about."""
     if entry.native or why_not(entry.op) is not None:
-        return
+        return False
     if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:  # type: ignore[attr-defined]
-        return  # a tracer looks on and would see the registration
+        return False  # a tracer looks on and would see the registration
     with _lock:
         _answer_questions()
         _write(entry)
         entry.native = True
+    return True
 
 
 def forget(entry: Entry) -> None:
@@ -73,7 +77,9 @@ def _write(entry: Entry) -> None:
     above = ladder.backward if ladder.has_rung else None
     outputs = op.signature.outputs
     differentiable = bool(ladder.signature.differentiable_outputs)
-    numbers += [int(p.has_gradient and differentiable) for p in op.signature.parameters]
+    followed = op.signature.differentiable_inputs if differentiable else ()
+    updated = () if in_place else [p for p in op.signature.parameters if p.mutated]
+    numbers += [FOLLOWED if p in followed else UPDATED if p in updated else 0 for p in op.signature.parameters]
     numbers += [len(outputs), *(int(o.differentiable) for o in outputs)]
     if above is None or above.rung is None:
         numbers.append(0)
@@ -87,6 +93,7 @@ def _write(entry: Entry) -> None:
         above.overload.name() if above is not None else "",
         register.define_reference(above).name() if above is not None and plain else "",
         "" if above is not None else f"{op.name}: {_missing(op)}",
+        (above.differentiable_once if above is not None else None) or "",
     ]
     names = [p.name for p in op.signature.parameters]
     torch.ops.opwright_native.record(entry.overload.name(), op.name, operators, names, numbers)

@@ -9,19 +9,21 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import torch
 
-from opwright.kit import call, derive, probe, register, short
+from opwright.kit import call, derive, fake, formula, probe, register, short
 from opwright.kit.bench.cases import Declared, Sizes, Variant
 from opwright.kit.build.library import library_of
 from opwright.kit.build.plan import Options
+from opwright.kit.captured import digest, named
 from opwright.kit.domain import Cost, Domain
 from opwright.kit.extras import Extras
 from opwright.kit.foreign import LOADED
-from opwright.kit.kernel import Kernel
+from opwright.kit.kernel import Kernel, device_of
 from opwright.kit.ladder import Ladder
 from opwright.kit.samples import Maker, Reject, Sample, read_reject, read_sample, samples_of_rung
 from opwright.kit.schema import Signature
 from opwright.kit.values import overlaps, tensors
 from opwright.kit.vjp import differentiated
+from opwright.version import __version__
 
 DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "xla", "privateuseone")
 P = ParamSpec("P")
@@ -94,11 +96,13 @@ class Op(Ladder, Generic[P, R]):
             self.__signature__ = signature.python()
         self.file = inspect.getsourcefile(inspect.unwrap(reference)) if inspect.isfunction(reference) else None
         """The file that defines its reference."""
-        self._state = probe.State(name, signature, reference, random, gradient=rung is not None)
+        # What a form that saves rejects, its operator rejects in its own name.
+        spoken = name if form_of is None else form_of.name
+        self._state = probe.State(spoken, signature, reference, random, gradient=rung is not None)
         self._direct = call.direct(self._state)
-        self.overload = register.register(self)
         self._call: Callable[P, R]
-        self._choose_call()
+        self.overload: Any
+        register.register(self, self._choose_call)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._call(*args, **kwargs)
@@ -131,22 +135,29 @@ class Op(Ladder, Generic[P, R]):
             return True  # seen through, it would be differentiated with its caches held fast
         if self._asked_opaque is not None:
             return self._asked_opaque
+        if self._gradient is not None:
+            return True  # seen through, it would be differentiated by another formula than its author's
         return bool(self.kernels) or (self.saving_form is not None and bool(self.saving_form.kernels))
 
     @property
     def recorded_by_reference(self) -> bool:
         """Whether autograd records what the reference does, rather than one node with the next rung behind it."""
-        written = any(p.mutated for p in self.signature.parameters)
-        return not self.opaque or self.random or written or self.rung_is_too_long
+        if not self.opaque or self.rung_is_too_long:
+            return True
+        unfit = self.random or any(p.mutated for p in self.signature.parameters)
+        return unfit and not self.has_rung
 
     def _choose_call(self) -> None:
         # Without a rung, a graph that holds the operator whole could not hold its gradient.
-        inline = self.compile == "inline" or self.random or any(p.mutated for p in self.signature.parameters)
-        devices = frozenset(k.device for k in self.kernels) if self._asked_opaque is None and self.kernels else None
+        written = any(p.mutated for p in self.signature.parameters)
+        inline = self.compile == "inline" or self.random or (written and not self.has_rung)
+        seen_through = self._asked_opaque is None and (bool(self.kernels) or self._gradient is not None)
+        devices = frozenset(k.device for k in self.kernels) if seen_through else None
         if self.rung is not None and self.rung.extras is not None:
             devices = None
+        self._seen_through = self._inlined()
         self._dispatched = call.dispatched(
-            self.name, self.signature, self.overload, self._direct, frozenset() if inline else devices
+            self.name, self.signature, self.overload, self._seen_through, frozenset() if inline else devices
         )
         if self.opaque:
             self._call = self._dispatched
@@ -156,6 +167,33 @@ class Op(Ladder, Generic[P, R]):
         if self.form_of is not None:
             self.form_of._choose_call()
         register.changed(self)
+
+    @property
+    def definition(self) -> tuple[Any, ...]:
+        """All that its author said about what it computes."""
+        of = self.home
+        extras = of._extras
+        saving = None if of.saving_form is None else inspect.unwrap(of.saving_form.reference)
+        flags = [(p.mutated, p.differentiable) for p in of.signature.parameters]
+        outputs = [o.differentiable for o in of.signature.outputs]
+        extra = None if extras is None else (extras.names, extras.once)
+        return (
+            (__version__, of.schema, of.random, of.compile, of.autocast, flags, outputs, extra),
+            (inspect.unwrap(of.reference), of._gradient, of._needs, of.surrogate, saving),
+        )
+
+    @property
+    def digest(self) -> str:
+        """A hash of its definition, the same in every process."""
+        return digest(*self.definition)
+
+    def _inlined(self) -> Callable[..., Any]:
+        """What PyTorch sees through in the operator's place: its reference, with its declared gradient behind it."""
+        if self._gradient is None or self.rung is not None or any(o.kind.is_list for o in self.signature.outputs):
+            return self._direct
+        rung = self.derivation
+        saving = None if rung.extras is None or self._extras is None else self._extras.function
+        return formula.followed(self.name, self.signature, self._direct, rung, saving)
 
     # --- what belongs to it ------------------------------------------------------------------------------------
 
@@ -277,15 +315,16 @@ class Op(Ladder, Generic[P, R]):
 
     def run_reference(self, *args: Any, **kwargs: Any) -> Any:
         """The reference behind the dispatcher's name; its results are memory of their own."""
-        given = [(name, t) for name, value in self.signature.bind(args, kwargs).items() for t in tensors(value)]
+        values = self.signature.bind(args, kwargs)
+        given = [(name, t) for name, value in values.items() for t in tensors(value)]
         versions = probe.read_versions(given)
         out = self._differentiable(args, kwargs, given) or self._direct(*args, **kwargs)
-        self._state.refuse_writes(given, versions)
+        self._state.refuse_writes(given, versions, values)
         if self.signature.returns_input is not None:
             return None
         if self.rung is None:
             probe.refuse_alias(self.name, given, out)
-        return out[0] if len(self.signature.outputs) == 1 and not self.signature.single else out
+        return self._bare(out)
 
     def _differentiable(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[tuple[str, Any]]
@@ -295,6 +334,28 @@ class Op(Ladder, Generic[P, R]):
         if self.rung is None or self.rung.extras is None or not differentiated([t for _, t in given]):
             return None
         return self._without_caches(args, kwargs)
+
+    def run_differentiated(self, *args: Any, **kwargs: Any) -> Any:
+        """The reference, for PyTorch to differentiate as it goes."""
+        if self.surrogate:
+            raise TypeError(
+                f"{self.name}: its gradient is declared a surrogate, which is not the derivative of its reference; "
+                f"forward-mode AD has no formula for it"
+            )
+        return self.run_reference(*args, **kwargs)
+
+    def run_transformed(self, *args: Any, **kwargs: Any) -> Any:
+        """What torch.func's transforms and autocast take apart: the reference, with a declared gradient behind it."""
+        if self._seen_through is self._direct:
+            return self.run_differentiated(*args, **kwargs)
+        stack = torch._C._functorch.get_interpreter_stack() or []  # type: ignore[attr-defined]
+        if any(layer.key() == torch._C._functorch.TransformType.Jvp for layer in stack):
+            return self.run_differentiated(*args, **kwargs)
+        return self._bare(self._seen_through(*args, **kwargs))
+
+    def _bare(self, out: Any) -> Any:
+        """A result as the dispatcher takes it."""
+        return out[0] if len(self.signature.outputs) == 1 and not self.signature.single else out
 
     @property
     def truth(self) -> Callable[..., Any]:
@@ -311,7 +372,7 @@ class Op(Ladder, Generic[P, R]):
     def _without_caches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         assert self.rung is not None
         if self.rung.total is None:
-            raise TypeError(self._differentiable_once())
+            raise TypeError(self.differentiable_once)
         values = self.signature.bind(args, kwargs)
         total: tuple[Any, ...] = self.rung.total(**{n: values[n] for n in self.rung.bare.names if n in values})
         return total
@@ -326,11 +387,15 @@ class Op(Ladder, Generic[P, R]):
             refused.append((kernel, why))
         return None, refused
 
+    def run_rejecting(self, *args: Any, **kwargs: Any) -> Any:
+        """Raise what the reference raises for these arguments: seen on fake tensors, where nothing is computed, unless
+        it reads values."""
+        return fake.rehearse(self, args, kwargs)
+
     def run_unrouted(self, *args: Any, **kwargs: Any) -> Any:
         """What C++ has no kernel for: the reference, unless there is a kernel that C++ does not know."""
         if any(not k.routed for k in self.kernels):
-            given = next((t for v in self.signature.bind(args, kwargs).values() for t in tensors(v)), None)
-            device = "cpu" if given is None else given.device.type
+            device = device_of(self.signature.bind(args, kwargs))
             if any(k.device == device and not k.routed for k in self.kernels):
                 return self.run_kernel(*args, **kwargs)
         return self.run_reference(*args, **kwargs)
@@ -340,6 +405,7 @@ class Op(Ladder, Generic[P, R]):
         if not self._rung_known:
             self._rung_known = True
             short.open_way(self)
+            self._refuse_captured()
             if self.has_rung:
                 _ = self.backward  # a graph from a compiler's cache may call it by name, with nobody else to define it
         if self.kernels:
@@ -352,11 +418,38 @@ class Op(Ladder, Generic[P, R]):
                 except Exception as e:
                     # Not after an error of CUDA's, behind which the reference would see that error alone.
                     if "(cudaError" not in str(e) and not any(p.mutated for p in self.signature.parameters):
-                        self.run_reference(*args, **kwargs)  # which may say better what is wrong, as router.cpp has it
+                        self.run_rejecting(*args, **kwargs)  # which may say better what is wrong, as router.cpp has it
                     raise
                 self._count_writes(args, kwargs)
-                return out
+                return out if kernel is None or kernel.library is not None else self._read_result(kernel, out)
         return self.run_reference(*args, **kwargs)
+
+    def _refuse_captured(self) -> None:
+        """Raise for a reference that reads a tensor with a gradient which is no argument: nobody would follow it."""
+        if self.home is not self or not self.opaque:
+            return
+        for name, value in named(self.reference):
+            if isinstance(value, torch.nn.Module):
+                tracked = any(p.requires_grad for p in value.parameters())
+            else:
+                tracked = any(t.requires_grad for t in tensors(value))
+            if tracked:
+                raise probe.BadReference(
+                    f"{self.name}: its reference reads {name!r} from the code around it, which requires a gradient and "
+                    f"would get none, since {self.name} is one call for autograd; pass it as an argument, or detach it"
+                )
+
+    def _read_result(self, kernel: Kernel, out: Any) -> Any:
+        """What a kernel in Python returned, as the dispatcher takes it."""
+        outputs = self.signature.outputs
+        if len(outputs) == 1 and isinstance(out, tuple) and len(out) == 1:
+            return out[0]
+        if len(outputs) > 1 and (not isinstance(out, (tuple, list)) or len(out) != len(outputs)):
+            raise TypeError(
+                f"{self.name}: its kernel {kernel.name} returned {call.describe(out)}; "
+                f"it must return the {len(outputs)} results of {self.schema}"
+            )
+        return out
 
     def _may_write(self, values: dict[str, Any]) -> bool:
         """Whether a kernel that knows nothing of shared memory may write to its arguments, as router.cpp has it."""

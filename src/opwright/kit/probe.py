@@ -6,13 +6,13 @@ every kernel that replaces the reference rely on the schema's word. Calls throug
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from opwright.kit import draws
 from opwright.kit.schema import Signature
 from opwright.kit.values import tensors
 
@@ -32,24 +32,18 @@ class State:
         self.fresh = True
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
+        # No mode stands around the reference: below one PyTorch leaves out what it does above it (lazy conjugation,
+        # autocast, the counting of views), and the first call would compute something else than the second.
         if wrapped():
             return self.reference(*args, **kwargs)
         values = self.signature.bind(args, kwargs)
         given = [(name, t) for name, value in values.items() for t in tensors(value)]
-        versions = read_versions(given)
-        with Draws() as draws:
-            out = self.reference(*args, **kwargs)
-        self.refuse_writes(given, versions)
-        if draws.seen and self.gradient:
-            raise BadReference(
-                f"{self.name}: the reference that it is derived from draws random numbers ({draws.seen}), and a "
-                f"gradient would draw others; declare the operator with @ow.op(random=True)"
-            )
-        if draws.seen and not self.random:
-            raise BadReference(
-                f"{self.name}: the reference draws random numbers ({draws.seen}); declare it with "
-                f"@ow.op(random=True), so that its derivatives are never computed by drawing again"
-            )
+        versions, contents = read_versions(given), _copies(given, self.signature)
+        generators = None if self.random else draws.states(None, self.reference)
+        out = self.reference(*args, **kwargs)
+        self.refuse_writes(given, versions, values, contents)
+        if generators is not None and not draws.same(generators, draws.states(None, self.reference)):
+            self._refuse_draws(values)
         results = tensors(out)
         if self.signature.returns_input is None and not self.gradient:
             refuse_alias(self.name, given, out)
@@ -58,17 +52,44 @@ class State:
         self.fresh = not asked
         return out
 
+    def _refuse_draws(self, values: dict[str, Any]) -> None:
+        drew = draws.culprit(lambda: self._again({name: _private(value) for name, value in values.items()}))
+        if not drew:
+            return  # another thread did
+        if self.gradient:
+            raise BadReference(
+                f"{self.name}: the reference that it is derived from draws random numbers ({drew}), and a "
+                f"gradient would draw others; declare the operator with @ow.op(random=True)"
+            )
+        raise BadReference(
+            f"{self.name}: the reference draws random numbers ({drew}); declare it with "
+            f"@ow.op(random=True), so that its derivatives are never computed by drawing again"
+        )
+
+    def _again(self, values: dict[str, Any]) -> None:
+        """Run the reference once more, for what it does to its arguments and not for its result."""
+        positional = [values[p.name] for p in self.signature.parameters if not p.keyword_only]
+        with torch.no_grad():
+            self.reference(*positional, **{p.name: values[p.name] for p in self.signature.parameters if p.keyword_only})
+
     def refuse_alias(self, out: Tensor, given: dict[str, Any]) -> None:
         """Raise when a result that looks suspicious does share memory with an argument."""
         refuse_alias(self.name, [(name, t) for name, value in given.items() for t in tensors(value)], out)
 
-    def refuse_writes(self, given: list[tuple[str, Tensor]], before: list[int]) -> None:
-        """Raise when a tensor was written that should not be, or one was not that should."""
+    def refuse_writes(
+        self,
+        given: list[tuple[str, Tensor]],
+        before: list[int],
+        values: dict[str, Any],
+        contents: Sequence[Tensor | None] = (),
+    ) -> None:
+        """Raise when an argument was written to that should not be, or one was not that should."""
         written = [t for parameter, t in given if self.signature.names[parameter].mutated]
-        for (parameter, t), version in zip(given, before, strict=True):
+        for i, ((parameter, t), version) in enumerate(zip(given, before, strict=True)):
             # Views of one tensor count writes together.
             declared = self.signature.names[parameter].mutated or any(_share_storage(t, w) for w in written)
-            if _version(t) != version and not declared:
+            moved = _version(t) != version or (bool(contents) and not _equal(t, contents[i]))
+            if moved and not declared and self._writes(parameter, values):
                 raise BadReference(
                     f"{self.name}: the reference writes to its argument {parameter!r}; declare it with "
                     f"@ow.op(mutates=({parameter!r},)), or work on {parameter}.clone()"
@@ -79,38 +100,21 @@ class State:
                     f"did not; let it use in-place operations, or choose another name"
                 )
 
+    def _writes(self, parameter: str, values: dict[str, Any]) -> bool:
+        """Whether it is the reference that writes to an argument, and not another thread that holds a view of the same
+        memory. Asked only of what looks written to."""
+        private = {name: _private(value) for name, value in values.items()}
+        asked = tensors(private[parameter])
+        before = [(t._version, t.clone()) for t in asked]
+        self._again(private)
+        return any(t._version != version or not _equal(t, was) for t, (version, was) in zip(asked, before, strict=True))
+
     def refuse_result(self, out: Any) -> None:
         """Raise for an in-place operator's reference that returned something of its own."""
         raise BadReference(
             f"{self.name}: its name ends in _, which promises to write to {self.signature.returns_input!r} and to "
             f"return it, and the reference returned another {type(out).__name__}"
         )
-
-
-class Draws(TorchDispatchMode):
-    """Notices operators that draw random numbers, in this thread alone."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.seen = ""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
-            with self:  # a dropout that is switched off draws nothing: what it is made of tells
-                out = func.decompose(*args, **kwargs)
-            if out is not NotImplemented:
-                return out
-        if torch.Tag.nondeterministic_seeded in func.tags and not _switched_off(func, args, kwargs):
-            self.seen = str(func)
-        return func(*args, **kwargs)
-
-
-def _switched_off(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether an operator that may draw was told not to: attention without dropout, a layer that is not trained."""
-    values = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
-    values |= {a.name: value for a, value in zip(func._schema.arguments, args, strict=False)} | kwargs
-    return values.get("dropout_p") == 0 or values.get("training") is False or values.get("train") is False
 
 
 def refuse_alias(name: str, given: list[tuple[str, Tensor]], out: Any) -> None:
@@ -198,3 +202,38 @@ def _version(t: Tensor) -> int:
     if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView):
         return -1
     return t._version
+
+
+SMALL = 2**16
+"""Elements of an argument that the first call may copy, to see writes that nobody counts."""
+
+
+def _copies(given: list[tuple[str, Tensor]], signature: Signature) -> list[Tensor | None]:
+    """What small arguments hold that must not be written to: batch norm on the CPU, for one, writes its running
+    statistics without counting."""
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        return [None] * len(given)
+    return [
+        t.detach().clone() if _comparable(t) and not signature.names[parameter].mutated else None
+        for parameter, t in given
+    ]
+
+
+def _comparable(t: Tensor) -> bool:
+    return type(t) in (Tensor, torch.nn.Parameter) and t.layout == torch.strided and t.numel() <= SMALL and (
+        not t.is_meta and not t.is_quantized
+    )
+
+
+def _equal(t: Tensor, was: Tensor | None) -> bool:
+    if was is None or t.shape != was.shape:
+        return True
+    same = t.detach() == was
+    return bool((same | ((t.detach() != t.detach()) & (was != was))).all())
+
+
+def _private(value: Any) -> Any:
+    """A copy of an argument that nobody else holds."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return [_private(v) for v in value] if isinstance(value, (list, tuple)) else value

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from opwright.kit.require import spell
-from opwright.kit.values import like, tensors, unread
+from opwright.kit.values import has_gradient, like, tensors, unread
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -18,13 +18,16 @@ def autograd_kernel(op: Op[..., Any], keyset: Any, args: tuple[Any, ...], kwargs
     """What the dispatcher calls for an operator at its Autograd keys."""
     values = op.signature.bind(args, kwargs)
     followed = [t for p in op.signature.differentiable_inputs for t in tensors(values[p.name])]
+    updated = [t for p in op.signature.parameters if p.mutated for t in tensors(values[p.name])]
     if torch.autograd.forward_ad._current_level >= 0 and any(_has_tangent(t) for t in followed):
-        return op.run_reference(*args, **kwargs)
+        return op.run_differentiated(*args, **kwargs)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in updated):
+        return op.run_differentiated(*args, **kwargs)
     if torch.is_grad_enabled() and any(t.requires_grad for t in followed):
         # Compiled graphs are cached on disk under the operator's name, whatever its reference says by then. So they
         # hold it and its gradient as one node each, where there is a gradient to hold.
         if op.recorded_by_reference and not (torch.compiler.is_compiling() and op.has_rung):
-            return op.run_reference(*args, **kwargs)
+            return op.run_differentiated(*args, **kwargs)
         form = op.recorded_form if op.has_rung else op
         flat = _Node.apply(form, keyset, values, *followed)  # type: ignore[no-untyped-call]
         return _unflatten(op, form, flat)
@@ -44,12 +47,19 @@ class _Node(torch.autograd.Function):
     def forward(ctx: Any, op: Op[..., Any], keyset: Any, values: dict[str, Any], *followed: Tensor) -> Any:
         ctx.set_materialize_grads(False)
         positional, named = op.signature.encode(values)
-        with torch._C._AutoDispatchBelowAutograd():
-            out = op.overload.redispatch(keyset & torch._C._after_autograd_keyset, *positional, **named)
+        inputs = _keep_updated(op, values)
+        if any(p.mutated for p in op.signature.parameters):
+            with torch._C._AutoDispatchBelowAutograd():
+                out = op.overload.redispatch(keyset & torch._C._after_autograd_keyset, *positional, **named)
+        else:
+            # Below the counting of views as well: a result may be a view of memory that only the operator has seen, and
+            # would be one of a base without a history.
+            with torch._C._AutoDispatchBelowADInplaceOrView():
+                out = op.overload.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *positional, **named)
         outputs = (out,) if len(op.signature.outputs) == 1 else tuple(out)
         ctx.op = op
         ctx.shapes = [None if o is None else [_Shape.of(t) for t in tensors(o)] for o in outputs]
-        _save(ctx, op, values, outputs)
+        _save(ctx, op, inputs, outputs)
         fixed = [
             t
             for o, value in zip(op.signature.outputs, outputs, strict=True)
@@ -82,12 +92,25 @@ class _Node(torch.autograd.Function):
         wants = [[next(needed) for _ in values[p.name]] for p in op.signature.differentiable_inputs]
         arguments[above.rung.wanted] = [any(w) for w in wants]
         grads = above._dispatched(**arguments) if torch.compiler.is_compiling() else above(**arguments)
+        if torch.is_grad_enabled() and above.differentiable_once is not None:
+            grads = [_refuse_twice(above.differentiable_once, grad) for grad in grads]
         result: list[Tensor | None] = []
         for p, want, grad in zip(op.signature.differentiable_inputs, wants, grads, strict=True):
             each = list(grad) if isinstance(grad, (list, tuple)) else [grad]
             _check_gradients(op, p.name, each, ctx.values[p.name])
             result += [g if w else None for w, g in zip(want, each or [None] * len(want), strict=True)] if want else []
         return (None, None, None, *result)
+
+
+def _keep_updated(op: Op[..., Any], values: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as they are before the call, for what the gradient reads of those that it writes to."""
+    read = op.derivation.inputs if op.has_rung else ()
+    updated = [p.name for p in op.signature.parameters if p.mutated and p.name in read and values[p.name] is not None]
+    return values | {name: _clone(values[name]) for name in updated}
+
+
+def _clone(value: Any) -> Any:
+    return [t.clone() for t in value] if isinstance(value, (list, tuple)) else value.clone()
 
 
 class _Shape(NamedTuple):
@@ -172,6 +195,16 @@ def _restore(ctx: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         return [fill(v) for v in value] if isinstance(value, list) else value
 
     return {name: fill(value) for name, value in ctx.plan.items()}, ctx.values
+
+
+def _refuse_twice(why: str, grad: Any) -> Any:
+    """A gradient that was computed from caches has no history, and must not look like a constant to whoever
+    differentiates it."""
+    if isinstance(grad, (list, tuple)):
+        return [_refuse_twice(why, g) for g in grad]
+    if grad is None or grad.requires_grad or not has_gradient(grad):
+        return grad
+    return torch._C._functions.DelayedError(why, 1)(grad.detach().requires_grad_())  # type: ignore[attr-defined]
 
 
 class _Slot:

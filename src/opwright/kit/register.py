@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.kit import autocast, node, record
+from opwright.kit import autocast, compiled, fake, node, record
+from opwright.kit.untraced import untraced
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -62,28 +63,58 @@ _libraries: dict[str, torch.library.Library] = {}
 _entries: dict[str, Entry] = {}
 _by_overload: dict[str, Entry] = {}
 _versions: dict[str, int] = {}
+_hidden: set[str] = set()
 
 
-def register(op: Op[..., Any]) -> Any:
-    """Put the operator behind its name and give the overload to call."""
+def register(op: Op[..., Any], finish: Callable[[], None]) -> None:
+    """Put the operator behind its name. It gets the overload to call, and is finished before anyone can find it."""
     with _lock:
         entry = _entries.get(op.qualname)
+        if op.home is op:
+            _refuse_robbery(op)
         if entry is not None:
             _refuse_another(entry.op, op)
         schema = op.signature.schema(op.name)
         # The rung of an operator that was replaced meanwhile must not take the name from its successor's.
         below = op.parent or op.form_of
         replaced = below is not None and find(below.qualname) is not below
-        if entry is not None and entry.schema == schema and entry.op.random == op.random and not replaced:
+        if entry is not None and entry.schema == schema and not replaced and _may_stand_for(op, entry.op):
+            op.overload = entry.overload
+            if op.home is op:
+                compiled.forget(entry.op)
+            finish()
             entry.op = op
             node.forget(entry)
             _unroute(entry)
-            return entry.overload
-        entry = _define(op, schema, public=not replaced)
-        if not replaced:
-            _entries[op.qualname] = entry
-        _by_overload[entry.overload.name()] = entry
-        return entry.overload
+            return
+        if entry is not None and op.home is op:
+            compiled.forget(entry.op)
+        _define(op, schema, public=not replaced, finish=finish)
+
+
+def _may_stand_for(op: Op[..., Any], known: Op[..., Any]) -> bool:
+    """Whether an operator may take the place of another behind one overload. Graphs that were recorded with a gradient
+    keep it, so that another one gets a name of its own."""
+    if known.random != op.random:
+        return False
+    if op.parent is None or known.parent is None:
+        return True
+    return op.home is not known.home and op.home.digest == known.home.digest
+
+
+def _refuse_robbery(op: Op[..., Any]) -> None:
+    """An operator's gradient and the form that saves have names of their own."""
+    for suffix, what in (("_backward", "gradient"), ("_saving", "form that saves")):
+        below = _entries.get(op.qualname.removesuffix(suffix)) if op.name.endswith(suffix) else None
+        above = _entries.get(op.qualname + suffix)
+        taken = op.name if below is not None else f"{op.name}{suffix}"
+        base = op.name.removesuffix(suffix) if below is not None else op.name
+        if below is not None or (above is not None and above.op.home is above.op):
+            declare = "gradient" if suffix == "_backward" else 'saving("…")'
+            raise ValueError(
+                f"{op.name}: {taken} is what the {what} of {base} is called; declare it with @{base}.{declare}, "
+                f"or choose another name"
+            )
 
 
 def _unroute(entry: Entry) -> None:
@@ -130,21 +161,46 @@ def _captured(op: Op[..., Any]) -> list[Any]:
 def define_hidden(op: Op[..., Any], overload: str) -> Any:
     """Define the overload that a built library's kernel answers to, once, and give it."""
     with _lock:
-        packet = getattr(getattr(torch.ops, op.namespace), op.name)
-        if overload not in packet.overloads():
-            name = packet._qualified_op_name.partition("::")[2]  # a changed schema lives under an internal name
-            _libraries[op.namespace].define(op.signature.schema(f"{name}.{overload}", hidden=True))
-        return getattr(getattr(getattr(torch.ops, op.namespace), op.name), overload)
+        # Always under the operator's own name, which is all that a built library knows; the key of the build in the
+        # overload's tells apart what was built for another schema.
+        name = f"{op.qualname}.{overload}"
+        if name not in _hidden:
+            _libraries[op.namespace].define(op.signature.schema(f"{op.name}.{overload}", hidden=True))
+            _hidden.add(name)
+        return getattr(_own_packet(op), overload)
+
+
+def _own_packet(op: Op[..., Any]) -> Any:
+    """What the dispatcher has under an operator's name, where torch.ops may show what a changed schema was put under."""
+    namespace = getattr(torch.ops, op.namespace)
+    shown = vars(namespace).get(op.name)
+    if shown is not None and shown._qualified_op_name == op.qualname:
+        return shown
+    own = type(namespace).__getattr__(namespace, op.name)
+    if shown is not None:
+        setattr(namespace, op.name, shown)
+    return own
+
+
+def names_of(op: Op[..., Any]) -> str:
+    """The internal names that this process has given to an operator and its gradients, which graphs may hold."""
+    family = (op.qualname, f"{op.qualname}_backward", f"{op.qualname}_saving")
+    return " ".join(f"{name}__{n}" for name, n in sorted(_versions.items()) if name.startswith(family))
 
 
 def define_reference(op: Op[..., Any]) -> Any:
     """The overload that always runs the reference."""
-    return _define_way(op, "reference", lambda op: op.run_reference)
+    return _define_way(op, "reference", lambda op: op.run_differentiated)
 
 
 def define_unrouted(op: Op[..., Any]) -> Any:
     """The overload that runs what C++ knows no kernel for."""
     return _define_way(op, "unrouted", lambda op: op.run_unrouted)
+
+
+def define_rejecting(op: Op[..., Any]) -> Any:
+    """The overload that raises what the reference would."""
+    return _define_way(op, "rejecting", lambda op: op.run_rejecting)
 
 
 def _define_way(op: Op[..., Any], kind: str, choose: Callable[[Op[..., Any]], Callable[..., Any]]) -> Any:
@@ -160,7 +216,7 @@ def _define_way(op: Op[..., Any], kind: str, choose: Callable[[Op[..., Any]], Ca
                 return choose(entry.op)(*args, **kwargs)
 
             for key in ("CompositeExplicitAutograd", "Autograd", *REFERENCE_KEYS):
-                library.impl(name, run, key)
+                library.impl(name, untraced(run), key)
             entry.ways[kind] = getattr(getattr(torch.ops, op.namespace), name).default
         return entry.ways[kind]
 
@@ -176,7 +232,7 @@ def operators() -> list[Op[..., Any]]:
     return [entry.op for entry in _entries.values()]
 
 
-def _define(op: Op[..., Any], schema: str, public: bool) -> Entry:
+def _define(op: Op[..., Any], schema: str, public: bool, finish: Callable[[], None]) -> None:
     namespace = getattr(torch.ops, op.namespace)
     name = op.name
     if op.qualname not in _entries and torch._C._jit_get_schemas_for_operator(op.qualname):
@@ -190,8 +246,9 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> Entry:
     library.define(schema.replace(op.name, name, 1), tags=tags)
     packet = getattr(namespace, name)
     entry = Entry(op, schema, packet.default)
-    if public:
-        setattr(namespace, op.name, packet)
+    op.overload = entry.overload
+    _by_overload[entry.overload.name()] = entry
+    finish()
 
     def reference(*args: Any, **kwargs: Any) -> Any:
         return entry.op.run_reference(*args, **kwargs)
@@ -201,17 +258,22 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> Entry:
     def front(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if entry.native and plain is not None and only_gradients():
             return plain.call_boxed(keyset, *args, **kwargs)
-        return entry.op.run_reference(*args, **kwargs)
+        return entry.op.run_transformed(*args, **kwargs)
 
     def below_autograd(*args: Any, **kwargs: Any) -> Any:
         return entry.op.run_kernel(*args, **kwargs)
 
     def autograd(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        node.take_over(entry)
+        if node.take_over(entry):
+            return entry.overload.redispatch(keyset, *args, **kwargs)  # to C++, which stands at the devices' keys now
         return record.autograd_kernel(entry.op, keyset, args, kwargs)
 
+    def faked(*args: Any, **kwargs: Any) -> Any:
+        compiled.stamp(entry.op, names_of(entry.op.home))
+        return fake.run(entry.op, args, kwargs)
+
     def implement(function: Callable[..., Any], key: str, with_keyset: bool = False) -> None:
-        library.impl(name, function, key, with_keyset=with_keyset)
+        library.impl(name, untraced(function), key, with_keyset=with_keyset)
 
     implement(below_autograd, "CompositeExplicitAutograd")
     implement(autograd, "Autograd", with_keyset=True)
@@ -220,5 +282,7 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> Entry:
             implement(front, key, with_keyset=True)
         else:
             implement(autocast.rule(lambda: entry.op, key) if key in autocast.DEVICES else reference, key)
-    torch.library.register_fake(f"{op.namespace}::{name}", reference, lib=library)
-    return entry
+    torch.library.register_fake(f"{op.namespace}::{name}", faked, lib=library)
+    if public:
+        setattr(namespace, op.name, packet)
+        _entries[op.qualname] = entry

@@ -72,11 +72,21 @@ def broadcastable(*tensors: Tensor) -> bool:
     (True, False)
     """
     for back in range(1, 1 + max([0, *[t.dim() for t in tensors]])):
-        known: Any = 1
+        known: Any = None
         for t in tensors:
             size = t.shape[-back] if back <= t.dim() else 1
-            if size != 1:
-                if known != 1 and size != known:
-                    return False
-                known = size
+            if _holds(size == 1, False):
+                continue
+            if known is not None and not _holds(size == known, True):
+                return False
+            known = size
     return True
+
+
+def _holds(condition: Any, unknown: bool) -> bool:
+    """A condition on sizes; of a size that is known only at run time, what PyTorch's own broadcasting assumes."""
+    if isinstance(condition, bool):
+        return condition
+    from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
+
+    return guard_or_true(condition) if unknown else guard_or_false(condition)

@@ -58,17 +58,17 @@ class Signature:
 
     def schema(self, name: str, hidden: bool = False) -> str:
         """The operator's schema as the dispatcher reads it; `hidden`: as its built kernels take it, which know
-        numbers as double and int64_t alone."""
+        numbers as double and int64_t alone, and arguments by their place."""
         pieces, starred = [], False
         for i, p in enumerate(self.parameters):
-            if p.keyword_only and not starred:
+            if p.keyword_only and not starred and not hidden:
                 pieces.append("*")
                 starred = True
             spelled = p.kind.schema.replace("Tensor", f"Tensor(a{i}!)", 1) if p.mutated else p.kind.schema
             if hidden:
                 spelled = spelled.replace("Scalar", "float") if "ScalarType" not in spelled else spelled
                 spelled = spelled.replace("SymInt", "int")
-            default = "" if p.default is EMPTY else f"={_spell_default(p)}"
+            default = "" if p.default is EMPTY or hidden else f"={_spell_default(p)}"
             pieces.append(f"{spelled} {p.name}{default}")
         outs = [o.kind.schema.removesuffix("?") + (f" {o.name}" if o.name else "") for o in self.outputs]
         return f"{name}({', '.join(pieces)}) -> {outs[0] if len(outs) == 1 else '(' + ', '.join(outs) + ')'}"
@@ -103,7 +103,8 @@ class Signature:
 
     @property
     def differentiable_inputs(self) -> tuple[Parameter, ...]:
-        return tuple(p for p in self.parameters if p.has_gradient)
+        """What has a gradient: not what an operator updates beside its outputs, such as running statistics."""
+        return tuple(p for p in self.parameters if p.has_gradient and not (p.mutated and not self.returns_input))
 
     @property
     def differentiable_outputs(self) -> tuple[int, ...]:

@@ -56,12 +56,14 @@ def has_gradient(t: Tensor) -> bool:
     return t.is_floating_point() or t.is_complex()
 
 
-def like(t: Tensor) -> Tensor:
-    """A tensor with the shape, dtype and device of `t` that holds one element's memory.
+def like(t: Any) -> Any:
+    """A tensor with the shape, dtype and device of `t` that holds one element's memory; of a list, one for each.
 
-    >>> like(torch.ones(2, 3)).untyped_storage().nbytes()
-    4
+    >>> like(torch.ones(2, 3)).untyped_storage().nbytes(), [t.shape for t in like([torch.ones(2)])]
+    (4, [torch.Size([2])])
     """
+    if isinstance(t, (list, tuple)):
+        return [like(each) for each in t]
     return torch.empty((), dtype=t.dtype, device=t.device).expand(t.shape)
 
 

@@ -8,20 +8,24 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from opwright.kit import probe
+from opwright.kit import draws, probe
 
 
 def vjp(
-    function: Callable[..., Sequence[Tensor | None]], primals: list[Tensor], cotangents: Sequence[Tensor | None]
+    function: Callable[..., Sequence[Tensor | None]],
+    primals: list[Tensor],
+    cotangents: Sequence[Tensor | None],
+    refuse_constant: Callable[[], None] = lambda: None,
 ) -> list[Tensor]:
-    """The gradients of `function` at `primals`, given a cotangent for each of its results (None: no gradient)."""
+    """The gradients of `function` at `primals`, given a cotangent for each of its results (None: no gradient). They
+    are zeros where no result depends on the primals, unless `refuse_constant` raises then."""
     if not primals:
         return []
     if all(c is None for c in cotangents):
         return [torch.zeros_like(p) for p in primals]
     if _transformed():
         return _traced_vjp(function, primals, cotangents)
-    return _plain_vjp(function, primals, cotangents)
+    return _plain_vjp(function, primals, cotangents, refuse_constant)
 
 
 def _below_autograd() -> bool:
@@ -70,12 +74,15 @@ def _traced_vjp(
 
 
 def _plain_vjp(
-    function: Callable[..., Sequence[Tensor | None]], primals: list[Tensor], cotangents: Sequence[Tensor | None]
+    function: Callable[..., Sequence[Tensor | None]],
+    primals: list[Tensor],
+    cotangents: Sequence[Tensor | None],
+    refuse_constant: Callable[[], None],
 ) -> list[Tensor]:
-    before = None if probe.wrapped() else torch.get_rng_state()
+    before = None if probe.wrapped() else draws.states(primals)
     recording = torch.is_grad_enabled() and not _below_autograd()
     recording = recording and any(t is not None and t.requires_grad for t in (*primals, *cotangents))
-    with torch.inference_mode(False), torch.enable_grad(), _above_autograd():
+    with torch.inference_mode(False), torch.enable_grad(), above_autograd():
         leaves = [_leaf(p, recording) for p in primals]
         outs = function(*leaves)
         pairs = [
@@ -84,21 +91,24 @@ def _plain_vjp(
             if o is not None and c is not None and o.requires_grad
         ]
         if not pairs:
+            refuse_constant()
             return [torch.zeros_like(p) for p in primals]
         results, incoming = zip(*pairs, strict=True)
-        grads = torch.autograd.grad(results, leaves, incoming, create_graph=recording, allow_unused=True)
-    if before is not None and not torch.equal(before, torch.get_rng_state()):
+        # In this thread, not in the engine's own for a GPU, which knows nothing of the modes that look on here.
+        with torch.autograd.set_multithreading_enabled(False):
+            grads = torch.autograd.grad(results, leaves, incoming, create_graph=recording, allow_unused=True)
+    if before is not None and not draws.same(before, draws.states(primals)):
         _refuse_draws(function, primals)
     return [torch.zeros_like(p) if g is None else g for p, g in zip(primals, grads, strict=True)]
 
 
 def _refuse_draws(function: Callable[..., Sequence[Tensor | None]], primals: list[Tensor]) -> None:
     """Raise if it was the function that drew random numbers, and not another thread."""
-    with torch.no_grad(), probe.Draws() as draws:
-        function(*primals)
-    if draws.seen:
+    with torch.no_grad():
+        drew = draws.culprit(lambda: function(*primals))
+    if drew:
         raise probe.BadReference(
-            f"a gradient was to be derived from a reference that draws random numbers ({draws.seen}), and would have "
+            f"a gradient was to be derived from a reference that draws random numbers ({drew}), and would have "
             f"drawn others; declare the operator with @ow.op(random=True)"
         )
 
@@ -111,7 +121,7 @@ def _leaf(p: Tensor, recording: bool) -> Tensor:
 
 
 @contextlib.contextmanager
-def _above_autograd() -> Iterator[None]:
+def above_autograd() -> Iterator[None]:
     """Lets autograd record inside a kernel that the dispatcher called below autograd."""
     include = torch._C._dispatch_tls_local_include_set()
     exclude = torch._C._dispatch_tls_local_exclude_set()

@@ -70,8 +70,9 @@ void Backward::place_kept(Stack& stack, Kept state) const {
             if (found == Place::one) stack[i] = std::move(state.tensors[tensor++]);
             if (found == Place::shape) stack[i] = like(state.shapes[shapes++], source.like);
             if (found == Place::value) stack[i] = own(state.values[values++]);
-            if (found < 0) continue;
+            if (found < 0 && found > Place::shapes) continue;
             c10::List<at::Tensor> list;
+            for (int32_t n = Place::shapes; n > found; --n) list.push_back(like(state.shapes[shapes++], true));
             for (int32_t n = 0; n < found; ++n) list.push_back(std::move(state.tensors[tensor++]));
             stack[i] = std::move(list);
         }

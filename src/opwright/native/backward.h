@@ -18,8 +18,8 @@ struct Shape {
     c10::SymDimVector sizes;
 };
 
-// What stands in one place of a call: a list of so many tensors, or one of these.
-enum Place : int32_t { one = -1, none = -2, shape = -3, value = -4 };
+// What stands in one place of a call: a list of so many tensors, or one of these; `shapes - n`: a list of n shapes.
+enum Place : int32_t { one = -1, none = -2, shape = -3, value = -4, shapes = -5 };
 using Places = c10::SmallVector<int32_t, 6>;
 
 // What a node kept, unpacked. In each vector, what came from inputs stands before what came from outputs.

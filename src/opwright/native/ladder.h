@@ -32,6 +32,8 @@ struct Ladder {
     size_t inputs = 0;
     size_t outputs = 0;                // of the operator; the form may return extra results after them
     int64_t written = -1;              // the argument that is written to and stands for the output
+    std::vector<size_t> updated;       // the arguments that are written to beside the outputs, and not followed
+    std::string once;                  // why its gradient cannot be differentiated; empty: it can
     std::vector<size_t> followed;      // the arguments that have gradients
     std::vector<std::string> names;    // of all arguments
     std::vector<bool> differentiable;  // for each output

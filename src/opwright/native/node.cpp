@@ -1,6 +1,9 @@
 #include "node.h"
 
 #include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
+
+#include <algorithm>
 
 #include <string>
 
@@ -79,19 +82,27 @@ void CallNode::keep_inputs(c10::ArrayRef<IValue> arguments) {
     for (const Source& source : ladder().sources) {
         if (source.kind != Source::input) continue;
         const bool readable = !source.like && (source.needs & requiring_) != 0;
-        keep(arguments[source.index], false, readable, static_cast<int64_t>(source.index) == ladder().written);
+        const auto& updated = ladder().updated;
+        const bool written = static_cast<int64_t>(source.index) == ladder().written ||
+                             std::find(updated.begin(), updated.end(), source.index) != updated.end();
+        keep(arguments[source.index], false, readable, written, source.like);
     }
 }
 
 void CallNode::keep_outputs(c10::ArrayRef<IValue> outputs) {
     for (const Source& source : ladder().sources) {
-        if (source.kind == Source::output) keep(outputs[source.index], true, (source.needs & requiring_) != 0, false);
+        if (source.kind != Source::output) continue;
+        keep(outputs[source.index], true, (source.needs & requiring_) != 0, false, false);
     }
 }
 
-void CallNode::keep(const IValue& found, bool is_output, bool readable, bool written) {
+void CallNode::keep(const IValue& found, bool is_output, bool readable, bool written, bool like) {
     Places& kept = backward_.kept;
-    if (found.isTensorList()) {
+    if (found.isTensorList() && like) {
+        const auto list = found.toListRef();
+        for (const IValue& t : list) shapes_.push_back(shape_of_tensor(t.toTensor()));
+        kept.push_back(Place::shapes - static_cast<int32_t>(list.size()));
+    } else if (found.isTensorList()) {
         const auto list = found.toListRef();
         for (const IValue& t : list) keep_tensor(t.toTensor(), is_output, written);
         kept.push_back(static_cast<int32_t>(list.size()));
@@ -155,7 +166,25 @@ variable_list CallNode::apply(variable_list&& grads) {
     const auto asked = wanted();
     variable_list found = backward_.run(grads, unpack(), asked, [this](size_t i) { return shape_of(i); });
     check(found);
+    if (!ladder().once.empty() && at::GradMode::is_enabled()) refuse_twice(found);
     return found;
+}
+
+// Somebody may differentiate the gradient, which was computed from caches that have no history: it must not look like a
+// constant.
+void CallNode::refuse_twice(variable_list& grads) const {
+    auto edges = next_edges();
+#if OPWRIGHT_INTRUSIVE_NODES
+    const auto error = c10::make_intrusive<torch::autograd::Error>(ladder().once, std::move(edges));
+#else
+    const std::shared_ptr<torch::autograd::Error> error(
+        new torch::autograd::Error(ladder().once, std::move(edges)), torch::autograd::deleteNode);
+#endif
+    for (at::Tensor& grad : grads) {
+        if (!grad.defined() || grad.requires_grad() || !torch::autograd::isDifferentiableType(grad.scalar_type())) continue;
+        grad = grad.detach();
+        torch::autograd::set_history(grad, error);
+    }
 }
 
 std::vector<bool> CallNode::wanted() const {

@@ -49,7 +49,8 @@ class CallNode final : public torch::autograd::Node {
     const Ladder& ladder() const { return *backward_.ladder; }
     void connect_tensor(const at::Tensor& t);
     void attach_tensor(const at::Tensor& t, bool differentiable);
-    void keep(const c10::IValue& value, bool is_output, bool readable, bool written);
+    void keep(const c10::IValue& value, bool is_output, bool readable, bool written, bool like);
+    void refuse_twice(variable_list& grads) const;
     void keep_tensor(const at::Tensor& t, bool is_output, bool written);
     Kept unpack();
     Shape shape_of(size_t output) const;

@@ -59,18 +59,22 @@ class Recorder final : public c10::OperatorKernel {
         const Ladder& ladder = known != nullptr ? *known : ask(entry_);
         const auto arguments = torch::jit::last(*stack, ladder.inputs);
         bool required = false, tangent = false;
+        bool by_reference = ladder.by_reference && !(ladder.above && c10::impl::TorchDispatchModeTLS::any_modes_set());
         for (const size_t i : ladder.followed) {
             for_tensors(arguments[i], [&](const at::Tensor& t) {
                 required = required || t.requires_grad();
                 tangent = tangent || t._fw_grad(/*level=*/0).defined();
             });
         }
+        for (const size_t i : ladder.updated) {
+            for_tensors(arguments[i], [&](const at::Tensor& t) { by_reference = by_reference || t.requires_grad(); });
+        }
         if (tangent) {
             ladder.reference.callBoxed(stack);
-        } else if (!required || !at::GradMode::is_enabled()) {
+        } else if (!at::GradMode::is_enabled() || !(required || by_reference)) {
             const at::AutoDispatchBelowAutograd guard;
             op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
-        } else if (ladder.by_reference && !(ladder.above && c10::impl::TorchDispatchModeTLS::any_modes_set())) {
+        } else if (by_reference) {
             ladder.reference.callBoxed(stack);
         } else {
             record(ladder, keys, stack);
@@ -94,9 +98,14 @@ class Recorder final : public c10::OperatorKernel {
                 for_tensors(argument, [&](const at::Tensor& t) { given.push_back(t.unsafeGetTensorImpl()); });
             }
         }
-        {
+        if (written.defined() || !ladder.updated.empty()) {
             const at::AutoDispatchBelowAutograd guard;
             ladder.form.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+        } else {
+            // Below the counting of views as well: a result may be a view of memory that only the operator has seen,
+            // and would be one of a base without a history.
+            const at::AutoDispatchBelowADInplaceOrView guard;
+            ladder.form.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
         }
         if (written.defined()) {
             node->attach_written(written);
@@ -104,6 +113,9 @@ class Recorder final : public c10::OperatorKernel {
             return;
         }
         const size_t returned = ladder.form.schema().returns().size();
+        if (!ladder.updated.empty()) {
+            for (size_t i = stack->size() - returned; i < stack->size(); ++i) (*stack)[i] = own((*stack)[i]);
+        }
         const auto outputs = torch::jit::last(*stack, returned);
         for (size_t i = 0; i < ladder.outputs; ++i) {
             for_tensors(outputs[i], [&](const at::Tensor& t) { refuse(ladder, given, t); });
@@ -111,6 +123,17 @@ class Recorder final : public c10::OperatorKernel {
         }
         node->keep_outputs(outputs);
         torch::jit::drop(*stack, returned - ladder.outputs);
+    }
+
+    // The same memory as a tensor that is no view of another.
+    static IValue own(const IValue& output) {
+        const at::AutoDispatchBelowADInplaceOrView guard;
+        const auto alone = [](const at::Tensor& t) { return t.defined() && t.is_view() ? t.alias() : t; };
+        if (output.isTensor()) return alone(output.toTensor());
+        if (!output.isTensorList()) return output;
+        c10::List<at::Tensor> list;
+        for (const IValue& t : output.toListRef()) list.push_back(alone(t.toTensor()));
+        return list;
     }
 
     // Its history would be set on the caller's own tensor.
@@ -135,6 +158,7 @@ std::map<std::string, Entry>& entries() {
 Ladder read_ladder(const std::string& name, const std::vector<std::string>& operators,
                    const std::vector<std::string>& names, const std::vector<int64_t>& spec) {
     Ladder ladder{name, find(operators.at(0)), find(operators.at(1)), {}, {}, operators.at(4)};
+    ladder.once = operators.at(5);
     if (!operators.at(2).empty()) ladder.above = find(operators.at(2));
     if (!operators.at(3).empty()) ladder.above_plain = find(operators.at(3));
     Reader reader(spec);
@@ -143,7 +167,9 @@ Ladder read_ladder(const std::string& name, const std::vector<std::string>& oper
     ladder.names = names;
     ladder.written = reader.next();
     for (size_t i = 0; i < ladder.inputs; ++i) {
-        if (reader.flag()) ladder.followed.push_back(i);
+        const int64_t role = reader.next();
+        if (role == 1) ladder.followed.push_back(i);
+        if (role == 2) ladder.updated.push_back(i);
     }
     ladder.outputs = reader.next();
     for (size_t i = 0; i < ladder.outputs; ++i) ladder.differentiable.push_back(reader.flag());

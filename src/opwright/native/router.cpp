@@ -181,8 +181,13 @@ struct Route {
             }
         }
         const bool whole = first.seen && !at::isFloatingType(first.dtype) && !at::isComplexType(first.dtype);
-        // A kernel takes a number as a double; one that would change the result's type is the reference's.
-        const auto fits_double = [&](const IValue& x) { return !x.isComplexDouble() && !(whole && x.isDouble()); };
+        // A kernel takes a number as a double; one that would change the result's type is the reference's, and a
+        // whole one that a double cannot hold.
+        const auto fits_double = [&](const IValue& x) {
+            constexpr int64_t exact = int64_t{1} << 53;
+            return !x.isComplexDouble() && !(whole && x.isDouble()) &&
+                   !(x.isInt() && (x.toInt() > exact || x.toInt() < -exact));
+        };
         for (const size_t i : scalars) {
             const IValue& value = values[i];
             if (!value.isList() && !fits_double(value)) return false;
@@ -218,8 +223,9 @@ using Routes = std::vector<Route>;
 
 class Router final : public c10::OperatorKernel {
   public:
-    Router(OperatorHandle reference, DispatchKey device, std::shared_ptr<const Routes> routes)
+    Router(OperatorHandle reference, OperatorHandle rejecting, DispatchKey device, std::shared_ptr<const Routes> routes)
         : reference_(std::move(reference)),
+          rejecting_(std::move(rejecting)),
           device_(device),
           routes_(std::move(routes)),
           writes_(reference_.schema().is_mutable()) {}
@@ -246,7 +252,7 @@ class Router final : public c10::OperatorKernel {
 
   private:
     // A domain cannot tell everything that the reference rejects, numbers above all. Where a kernel throws, the
-    // reference says what is wrong; where it sees nothing wrong, the kernel's own word stands.
+    // reference says what is wrong, without computing; where it sees nothing wrong, the kernel's own word stands.
     void run(const Route& route, size_t base, Stack* stack) const {
         c10::SmallVector<IValue, 8> given;
         if (!writes_) given.append(stack->begin() + static_cast<std::ptrdiff_t>(base), stack->end());
@@ -267,7 +273,7 @@ class Router final : public c10::OperatorKernel {
             if (writes_ || std::strstr(e.what(), "(cudaError") != nullptr) throw;
             stack->resize(base);
             stack->insert(stack->end(), given.begin(), given.end());
-            reference_.callBoxed(stack);
+            rejecting_.callBoxed(stack);
             throw;
         }
     }
@@ -309,6 +315,7 @@ class Router final : public c10::OperatorKernel {
     }
 
     OperatorHandle reference_;
+    OperatorHandle rejecting_;  // raises what the reference would, and computes nothing
     DispatchKey device_;
     std::shared_ptr<const Routes> routes_;
     const bool writes_;
@@ -369,7 +376,8 @@ void add_route(const std::string& op, const std::string& device, const std::stri
 }
 
 // Puts the routes added since into force, in place of those before.
-void install(const std::string& op, const std::string& device, const std::string& reference) {
+void install(const std::string& op, const std::string& device, const std::string& reference,
+             const std::string& rejecting) {
     const std::lock_guard<std::mutex> lock(guard);
     const std::string name = op + " " + device;
     const auto found = pending.find(name);
@@ -381,7 +389,7 @@ void install(const std::string& op, const std::string& device, const std::string
         return;
     }
     const DispatchKey key = c10::parseDispatchKey(device);
-    auto router = std::make_unique<Router>(find(reference), key, std::move(routes));
+    auto router = std::make_unique<Router>(find(reference), find(rejecting), key, std::move(routes));
     Router* const kept = router.get();
     const auto colons = op.find("::");
     auto library =
@@ -404,8 +412,10 @@ TORCH_LIBRARY_FRAGMENT(opwright_native, m) {
     m.def("add_route(str op, str device, str kernel, Tensor[] examples, int[] spec) -> ()",
           [](std::string op, std::string device, std::string kernel, std::vector<at::Tensor> examples,
              std::vector<int64_t> spec) { add_route(op, device, kernel, examples, spec); });
-    m.def("install(str op, str device, str reference) -> ()",
-          [](std::string op, std::string device, std::string reference) { install(op, device, reference); });
+    m.def("install(str op, str device, str reference, str rejecting) -> ()",
+          [](std::string op, std::string device, std::string reference, std::string rejecting) {
+              install(op, device, reference, rejecting);
+          });
 }
 
 }  // namespace

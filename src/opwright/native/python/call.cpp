@@ -143,6 +143,7 @@ PyObject* wrap(const IValue& value) {
 
 PyObject* results(const Call& call, const torch::jit::Stack& stack) {
     if (call.single) return wrap(stack[0]);
+    if (stack.empty()) Py_RETURN_NONE;
     PyObject* const tuple = PyTuple_New(static_cast<Py_ssize_t>(stack.size()));
     if (tuple == nullptr) return nullptr;
     for (size_t i = 0; i < stack.size(); ++i) PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), wrap(stack[i]));

@@ -1,0 +1,69 @@
+"""The fake kernel: what an operator's results look like, computed by its reference on fake tensors."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from opwright.kit.values import tensors
+from opwright.kit.vjp import above_autograd
+
+if TYPE_CHECKING:
+    from opwright.kit.op import Op
+
+
+def run(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The results of a call as fake tensors."""
+    with contextlib.ExitStack() as stack:
+        if op.rung is None:
+            # Above autograd, where PyTorch's composite operators do what they do when they are called; below it some
+            # of them reach decompositions with other shapes.
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(above_autograd())
+        found: list[Any] = []
+        stack.enter_context(_no_leftover_symbols([*args, *kwargs.values()], found))
+        out = op.run_reference(*args, **kwargs)
+        found.append(out)
+    return out
+
+
+@contextlib.contextmanager
+def _no_leftover_symbols(given: list[Any], found: list[Any]) -> Iterator[None]:
+    """Sizes and numbers that a reference reads from values are its own affair, unless a result has such a size:
+    whoever traces the call must only hear of those."""
+    mode = next((m for t in tensors(given) if (m := getattr(t, "fake_mode", None)) is not None), None)
+    environment = None if mode is None else mode.shape_env
+    if environment is None:
+        yield
+        return
+    pending = environment.pending_fresh_unbacked_symbols
+    before = len(pending)
+    yield
+    if len(pending) > before:
+        from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+        shown = free_unbacked_symbols(tensors(found))
+        pending[before:] = [symbol for symbol in pending[before:] if symbol in shown]
+
+
+def rehearse(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Raise what the reference raises for these arguments. It runs on fake tensors, where nothing is computed; what
+    it objects to there it is asked once more with the values, which some references read."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def imagined(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return mode.from_tensor(value)
+        return [imagined(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+    try:
+        with mode, torch.no_grad():
+            return op.run_reference(*map(imagined, args), **{k: imagined(v) for k, v in kwargs.items()})
+    except Exception:
+        return op.run_reference(*args, **kwargs)

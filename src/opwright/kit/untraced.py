@@ -1,0 +1,27 @@
+"""Functions that Dynamo leaves alone: what the dispatcher calls in Python is opwright's business, not a user's graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, which Dynamo neither compiles nor follows when an eager part of a compiled function meets it.
+
+    What torch.compiler.disable does, without its import of Dynamo, which would cost the first call more than a second.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    _leave_alone(run.__code__)
+    return run
+
+
+def _leave_alone(code: Any) -> None:
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
