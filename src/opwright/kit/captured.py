@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 
-
 def named(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
     """The values that a function names, its helpers' too: closures, globals, defaults, attributes of modules."""
     return _walk(function, set())
@@ -167,5 +166,3 @@ def _spell_class(kind: type, seen: set[int]) -> Iterator[str]:
         if not name.startswith("__") or _function(each) is not None:
             yield name
             yield from _spell(each, seen)
-
-

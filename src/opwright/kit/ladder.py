@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast, overload
 
-from opwright.kit import derive, register
+from opwright.kit import derive
 from opwright.kit.extras import Extras, read_extras, saving_reference
 from opwright.kit.schema import Signature
 
@@ -70,7 +70,9 @@ class Ladder:
             if self.rung.total is None:
                 raise TypeError(self.differentiable_once)
             signature, reference = self.rung.bare, self.rung.total
-        rung = derive.rung_above(self.name, signature, reference, gradient, self.random, self._extras, self.rung is not None)
+        rung = derive.rung_above(
+            self.name, signature, reference, gradient, self.random, self._extras, self.rung is not None
+        )
         return rung if needs is None else derive.with_needs(self.name, signature, rung, needs)
 
     @property

@@ -34,10 +34,11 @@ class State:
     def run(self, *args: Any, **kwargs: Any) -> Any:
         # No mode stands around the reference: below one PyTorch leaves out what it does above it (lazy conjugation,
         # autocast, the counting of views), and the first call would compute something else than the second.
-        if wrapped():
-            return self.reference(*args, **kwargs)
         values = self.signature.bind(args, kwargs)
         given = [(name, t) for name, value in values.items() for t in tensors(value)]
+        batched = torch._C._functorch.is_legacy_batchedtensor  # type: ignore[attr-defined]
+        if wrapped() or any(batched(t) for _, t in given):
+            return self.reference(*args, **kwargs)
         versions, contents = read_versions(given), _copies(given, self.signature)
         generators = None if self.random else draws.states(None, self.reference)
         out = self.reference(*args, **kwargs)
@@ -220,8 +221,11 @@ def _copies(given: list[tuple[str, Tensor]], signature: Signature) -> list[Tenso
 
 
 def _comparable(t: Tensor) -> bool:
-    return type(t) in (Tensor, torch.nn.Parameter) and t.layout == torch.strided and t.numel() <= SMALL and (
-        not t.is_meta and not t.is_quantized
+    return (
+        type(t) in (Tensor, torch.nn.Parameter)
+        and t.layout == torch.strided
+        and t.numel() <= SMALL
+        and (not t.is_meta and not t.is_quantized)
     )
 
 
