@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from opwright.kit.schema import Signature
 
 
+def followed_by_autograd(values: tuple[Any, ...]) -> bool:
+    """Whether a graph must hold a gradient for a call with these arguments."""
+    if torch._C._functorch.maybe_current_level() is not None:  # type: ignore[attr-defined]
+        return True
+    flat = [t for v in values for t in (v if isinstance(v, (list, tuple)) else (v,))]
+    return torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in flat)
+
+
 def followed(
     title: str,
     signature: Signature,
@@ -129,6 +137,8 @@ def followed(
             return (None, *spread)
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling() and not followed_by_autograd((*args, *kwargs.values())):
+            return function(*args, **kwargs)
         lengths: list[int] = []
         flat: list[Any] = []
         for i, name in enumerate(names):

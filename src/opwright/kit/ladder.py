@@ -70,9 +70,8 @@ class Ladder:
             if self.rung.total is None:
                 raise TypeError(self.differentiable_once)
             signature, reference = self.rung.bare, self.rung.total
-        rung = derive.rung_above(
-            self.name, signature, reference, gradient, self.random, self._extras, self.rung is not None
-        )
+        of_gradient = self.rung is not None
+        rung = derive.rung_above(self.name, signature, reference, gradient, self.random, self._extras, of_gradient)
         return rung if needs is None else derive.with_needs(self.name, signature, rung, needs)
 
     @property

@@ -13,6 +13,7 @@ import torch
 
 from opwright.kit import native, register
 from opwright.kit.schema import Signature
+from opwright.kit.untraced import untraced
 
 if TYPE_CHECKING:
     from opwright.kit.derive import Rung
@@ -66,7 +67,8 @@ def _answer_questions() -> None:
     global _library
     if _library is None:
         _library = torch.library.Library("opwright_native", "IMPL")
-        _library.impl("ask", lambda name: _write(register.entry_of(name)), "CompositeExplicitAutograd")
+        _library.impl("ask", untraced(lambda name: _write(register.entry_of(name))), "CompositeExplicitAutograd")
+        _library.impl("meet", untraced(register.meet), "CompositeExplicitAutograd")
 
 
 def _write(entry: Entry) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 
 from opwright.kit import call, derive, fake, formula, probe, register, short
 from opwright.kit.bench.cases import Declared, Sizes, Variant
@@ -357,6 +358,10 @@ class Op(Ladder, Generic[P, R]):
         """A result as the dispatcher takes it."""
         return out[0] if len(self.signature.outputs) == 1 and not self.signature.single else out
 
+    def meet(self, given: list[Tensor]) -> None:
+        """See to it that tensors of other kinds than PyTorch's own know what to do with it."""
+        register.meet(self.overload.name(), given)
+
     @property
     def truth(self) -> Callable[..., Any]:
         """What its derivatives are derivatives of: its reference; for a rung that takes extra results, the gradient
@@ -414,7 +419,7 @@ class Op(Ladder, Generic[P, R]):
             function = None if kernel is None or not self._may_write(values) else kernel.ready(self)
             if function is not None:
                 try:
-                    out = function(*args, **kwargs)
+                    out = function(*args, **kwargs) if kernel.library is not None else function(**values)
                 except Exception as e:
                     # Not after an error of CUDA's, behind which the reference would see that error alone.
                     if "(cudaError" not in str(e) and not any(p.mutated for p in self.signature.parameters):

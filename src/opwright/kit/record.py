@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 def autograd_kernel(op: Op[..., Any], keyset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What the dispatcher calls for an operator at its Autograd keys."""
     values = op.signature.bind(args, kwargs)
+    strangers = [t for value in values.values() for t in tensors(value) if type(t) not in _PLAIN]
+    if strangers:
+        op.meet(strangers)
     followed = [t for p in op.signature.differentiable_inputs for t in tensors(values[p.name])]
     updated = [t for p in op.signature.parameters if p.mutated for t in tensors(values[p.name])]
     if torch.autograd.forward_ad._current_level >= 0 and any(_has_tangent(t) for t in followed):
@@ -34,6 +37,9 @@ def autograd_kernel(op: Op[..., Any], keyset: Any, args: tuple[Any, ...], kwargs
     # Nobody differentiates: stay one call, so that tracers which suspend autograd see no derivation at work.
     with torch._C._AutoDispatchBelowAutograd():
         return op.overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def _has_tangent(t: Tensor) -> bool:

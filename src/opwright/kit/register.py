@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from opwright.kit import autocast, compiled, fake, node, record
 from opwright.kit.untraced import untraced
@@ -54,6 +55,10 @@ class Entry:
         self.op, self.schema, self.overload = op, schema, overload
         self.native = False
         """Whether C++ records its calls."""
+        self.met: set[type] = set()
+        """The kinds of tensors, beside PyTorch's own, that it was called with."""
+        self.ruled: set[type] = set()
+        """Those that have a rule for this overload."""
         self.ways: dict[str, Any] = {}
         """The overloads that lead past C++, once somebody needs them."""
 
@@ -128,6 +133,37 @@ def entry_of(name: str) -> Entry:
     return _by_overload[name]
 
 
+def meet(name: str, given: list[Tensor]) -> None:
+    """Give the kinds of tensors that have a `__torch_dispatch__` of their own (DTensor, nested tensors, anybody's
+    subclass) a rule for an operator: theirs where they have one, else the reference, which they may well serve."""
+    entry = _by_overload[name]
+    for kind in {type(t) for t in given}:
+        own = getattr(kind, "__torch_dispatch__", None)
+        tracer = kind.__module__.startswith(("torch._subclasses", "torch.fx", "torch._functorch"))
+        if own is None or tracer or own is torch._C._disabled_torch_dispatch_impl or kind in entry.met:  # type: ignore[attr-defined]
+            continue
+        with _lock:
+            entry.met.add(kind)
+            for each in {entry.op, entry.op.recorded_form if entry.op.has_rung else entry.op}:
+                _give_rule(_by_overload[each.overload.name()], kind)
+
+
+def _give_rule(entry: Entry, kind: Any) -> None:
+    if kind in entry.ruled:
+        return
+    entry.ruled.add(kind)
+
+    def rule(cls: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            out = kind.__torch_dispatch__(func, types, args, kwargs or {})
+        except NotImplementedError:
+            out = NotImplemented
+        return entry.op.run_reference(*args, **(kwargs or {})) if out is NotImplemented else out
+
+    library = _libraries[entry.op.namespace]
+    torch.library.register_torch_dispatch(entry.overload.name(), kind, rule, lib=library)
+
+
 def changed(op: Op[..., Any]) -> None:
     """The operator's kernels or its gradient are others than before: whoever wrote them down must look again."""
     for each in (op, op.parent, op.form_of):
@@ -171,7 +207,7 @@ def define_hidden(op: Op[..., Any], overload: str) -> Any:
 
 
 def _own_packet(op: Op[..., Any]) -> Any:
-    """What the dispatcher has under an operator's name, where torch.ops may show what a changed schema was put under."""
+    """What the dispatcher has under an operator's name; torch.ops may show what a changed schema was put under."""
     namespace = getattr(torch.ops, op.namespace)
     shown = vars(namespace).get(op.name)
     if shown is not None and shown._qualified_op_name == op.qualname:

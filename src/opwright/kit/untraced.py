@@ -1,4 +1,4 @@
-"""Functions that Dynamo leaves alone: what the dispatcher calls in Python is opwright's business, not a user's graph."""
+"""Functions that Dynamo leaves alone: what the dispatcher calls in Python is no part of a user's graph."""
 
 from __future__ import annotations
 

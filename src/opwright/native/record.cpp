@@ -58,6 +58,7 @@ class Recorder final : public c10::OperatorKernel {
         const Ladder* known = entry_.ladder.load(std::memory_order_acquire);
         const Ladder& ladder = known != nullptr ? *known : ask(entry_);
         const auto arguments = torch::jit::last(*stack, ladder.inputs);
+        meet(arguments);
         bool required = false, tangent = false;
         bool by_reference = ladder.by_reference && !(ladder.above && c10::impl::TorchDispatchModeTLS::any_modes_set());
         for (const size_t i : ladder.followed) {
@@ -82,6 +83,22 @@ class Recorder final : public c10::OperatorKernel {
     }
 
   private:
+    // A tensor of another kind may know nothing of the operator: Python gives it a rule before it is asked.
+    void meet(c10::ArrayRef<IValue> arguments) const {
+        c10::List<at::Tensor> found;
+        for (const IValue& argument : arguments) {
+            for_tensors(argument, [&](const at::Tensor& t) {
+                if (C10_UNLIKELY(t.key_set().has(DispatchKey::Python))) found.push_back(t);
+            });
+        }
+        if (C10_LIKELY(found.empty())) return;
+        static const OperatorHandle python = find("opwright_native::meet");
+        const c10::impl::ExcludeDispatchKeyGuard below(c10::python_ks | c10::functorch_transforms_ks |
+                                                       c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+        Stack stack{entry_.name, std::move(found)};
+        python.callBoxed(&stack);
+    }
+
     static void record(const Ladder& ladder, DispatchKeySet keys, Stack* stack) {
         const auto node = CallNode::make(ladder);
         at::Tensor written;
@@ -219,6 +236,7 @@ TORCH_LIBRARY_FRAGMENT(opwright_native, m) {
              std::vector<int64_t> spec) { record(op, name, operators, names, spec); });
     m.def("forget(str op) -> ()", [](std::string op) { forget(op); });
     m.def("ask(str op) -> ()");
+    m.def("meet(str op, Tensor[] given) -> ()");
 }
 
 }  // namespace
