@@ -68,7 +68,8 @@ def _answer_questions() -> None:
     if _library is None:
         _library = torch.library.Library("opwright_native", "IMPL")
         _library.impl("ask", untraced(lambda name: _write(register.entry_of(name))), "CompositeExplicitAutograd")
-        _library.impl("meet", untraced(register.meet), "CompositeExplicitAutograd")
+        for key in register.BELOW_AUTOGRAD:
+            _library.impl("meet", untraced(register.meet), key)
 
 
 def _write(entry: Entry) -> None:

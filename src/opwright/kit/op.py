@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from opwright.kit import call, derive, fake, formula, probe, register, short
+from opwright.kit import call, derive, fake, formula, probe, register, script, short
 from opwright.kit.bench.cases import Declared, Sizes, Variant
 from opwright.kit.build.library import library_of
 from opwright.kit.build.plan import Options
@@ -104,6 +104,7 @@ class Op(Ladder, Generic[P, R]):
         self._call: Callable[P, R]
         self.overload: Any
         register.register(self, self._choose_call)
+        script.teach(self)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._call(*args, **kwargs)

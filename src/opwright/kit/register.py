@@ -34,6 +34,9 @@ def _known(key: str) -> bool:
 
 
 REFERENCE_KEYS = tuple(key for key in _KEYS if _known(key))
+NESTED = tuple(key for key in ("NestedTensorCPU", "NestedTensorCUDA") if _known(key))
+"""What the key for every device leaves out."""
+BELOW_AUTOGRAD = ("CompositeExplicitAutograd", *NESTED)
 
 
 def _front_kernel(name: str) -> Any:
@@ -153,11 +156,18 @@ def _give_rule(entry: Entry, kind: Any) -> None:
         return
     entry.ruled.add(kind)
 
+    inside = threading.local()
+
     def rule(cls: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        try:
-            out = kind.__torch_dispatch__(func, types, args, kwargs or {})
-        except NotImplementedError:
-            out = NotImplemented
+        out: Any = NotImplemented
+        if not getattr(inside, "asked", False):  # a kind that knows nothing of the operator may just call it again
+            inside.asked = True
+            try:
+                out = kind.__torch_dispatch__(func, types, args, kwargs or {})
+            except NotImplementedError:
+                pass
+            finally:
+                inside.asked = False
         return entry.op.run_reference(*args, **(kwargs or {})) if out is NotImplemented else out
 
     library = _libraries[entry.op.namespace]
@@ -251,7 +261,7 @@ def _define_way(op: Op[..., Any], kind: str, choose: Callable[[Op[..., Any]], Ca
             def run(*args: Any, **kwargs: Any) -> Any:
                 return choose(entry.op)(*args, **kwargs)
 
-            for key in ("CompositeExplicitAutograd", "Autograd", *REFERENCE_KEYS):
+            for key in (*BELOW_AUTOGRAD, "Autograd", *REFERENCE_KEYS):
                 library.impl(name, untraced(run), key)
             entry.ways[kind] = getattr(getattr(torch.ops, op.namespace), name).default
         return entry.ways[kind]
@@ -311,7 +321,8 @@ def _define(op: Op[..., Any], schema: str, public: bool, finish: Callable[[], No
     def implement(function: Callable[..., Any], key: str, with_keyset: bool = False) -> None:
         library.impl(name, untraced(function), key, with_keyset=with_keyset)
 
-    implement(below_autograd, "CompositeExplicitAutograd")
+    for key in BELOW_AUTOGRAD:
+        implement(below_autograd, key)
     implement(autograd, "Autograd", with_keyset=True)
     for key in REFERENCE_KEYS:
         if key == FRONT:

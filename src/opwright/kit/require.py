@@ -85,7 +85,7 @@ def broadcastable(*tensors: Tensor) -> bool:
 
 def _holds(condition: Any, unknown: bool) -> bool:
     """A condition on sizes; of a size that is known only at run time, what PyTorch's own broadcasting assumes."""
-    if isinstance(condition, bool):
+    if isinstance(condition, bool) and not torch.compiler.is_dynamo_compiling():  # to which symbols are bools
         return condition
     from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
 
