@@ -6,12 +6,11 @@ there lets the node take over, at the keys of the devices, where the package's o
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.kit import native, register
+from opwright.kit import locks, native, register
 from opwright.kit.schema import Signature
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 GRADIENT, INPUT, OUTPUT, WANTED = range(4)
 """Where an argument of the next rung comes from, as ladder.h counts."""
 
-_lock = threading.RLock()
+_lock = locks.settled()
 _library: torch.library.Library | None = None
 
 

@@ -6,13 +6,12 @@ they find, so that nothing is ever deregistered while another thread may be insi
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.kit import autocast, node, record
+from opwright.kit import autocast, locks, node, record
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -57,7 +56,7 @@ class Entry:
         """The overloads that lead past C++, once somebody needs them."""
 
 
-_lock = threading.RLock()
+_lock = locks.settled()
 _libraries: dict[str, torch.library.Library] = {}
 _entries: dict[str, Entry] = {}
 _by_overload: dict[str, Entry] = {}

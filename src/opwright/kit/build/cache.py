@@ -14,8 +14,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from opwright.kit.build import lockfile
 from opwright.kit.build.trouble import Unavailable
 
 LIBRARY = "library.so"
@@ -135,32 +136,12 @@ def obtain(root: Path, key: str, name: str, make: Callable[[Path], dict[str, Any
 
 @contextlib.contextmanager
 def _alone(root: Path, key: str, name: str) -> Iterator[None]:
-    """Hold the lock of a key. The operating system gives it back when its holder dies, however it dies."""
-    with _lock_file(root, key) as held:
-        if not _lock(held, wait=False):
+    """Hold the lock of a key."""
+    with lockfile.opened(root / "locks" / key) as held:
+        if not lockfile.take(held, wait=False):
             print(f"opwright: {name} is being built already, waiting for it", file=sys.stderr, flush=True)
-            _lock(held, wait=True)
+            lockfile.take(held, wait=True)
         yield
-
-
-def _lock_file(root: Path, key: str) -> IO[bytes]:
-    return open(os.open(root / "locks" / key, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
-
-
-def _lock(held: IO[bytes], wait: bool) -> bool:
-    """Lock a file until it is closed; False when somebody else holds it and we do not wait."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(held.fileno(), msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(held, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]]) -> Entry:
@@ -223,8 +204,8 @@ def prune(root: Path, keep: Callable[[Entry], bool]) -> int:
             freed += entry.library.stat().st_size
             _remove(entry.library.parent)
     for left in (root / "building").iterdir() if (root / "building").is_dir() else ():
-        with _lock_file(root, left.name.partition(".")[0]) as held:
-            if _lock(held, wait=False):
+        with lockfile.opened(root / "locks" / left.name.partition(".")[0]) as held:
+            if lockfile.take(held, wait=False):
                 freed += sum(f.stat().st_size for f in left.rglob("*") if f.is_file())
                 shutil.rmtree(left, ignore_errors=True)
     return freed

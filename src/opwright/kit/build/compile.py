@@ -10,7 +10,6 @@ import math
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from opwright.kit.build import cache, cuda, toolchain
+from opwright.kit import locks
+from opwright.kit.build import cache, cuda, program, toolchain
 from opwright.kit.build.plan import VECTORISED, Plan
 from opwright.kit.build.trouble import Unavailable, explain_failure
 
@@ -30,6 +30,9 @@ KERNEL_H = (toolchain.INCLUDE / "opwright" / "kernel.h").resolve()
 def _slots() -> threading.BoundedSemaphore:
     """For compilers that run at once, whatever asks for them."""
     return threading.BoundedSemaphore(toolchain.jobs())
+
+
+locks.in_child(_slots.cache_clear)  # those of the parent's compilers would never come back
 
 
 def build(plan: Plan, force: bool = False, hint: str = "") -> cache.Entry:
@@ -175,9 +178,7 @@ def _run(command: list[str], plan: Plan, log: list[str], log_file: Path, private
         with _slots():
             if time.monotonic() - _interrupted < 1:
                 raise KeyboardInterrupt  # another thread's compiler was stopped, and this one was next
-            done = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", check=False, env=environment, cwd=private
-            )
+            done = program.run(command, env=environment, cwd=private)
             if done.returncode == -signal.SIGINT:
                 _interrupted = time.monotonic()
                 raise KeyboardInterrupt

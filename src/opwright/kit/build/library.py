@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from opwright.kit import locks
 from opwright.kit.build import cache, compile, cuda, prebuilt, toolchain
 from opwright.kit.build.plan import Options, Plan
 from opwright.kit.build.trouble import BuildError, Unavailable
@@ -28,7 +28,7 @@ class Library:
         """Why it could not be had, once that was tried."""
         self.guarded = False
         """Whether to look whose its sources are: those of a folder that was loaded from anywhere on disk."""
-        self._lock = threading.Lock()
+        self._lock = locks.renewed()
 
     def plan(self) -> Plan:
         """What building it takes, read from the sources as they are now."""
@@ -82,7 +82,8 @@ class Library:
         key = str(entry.about["key"])[:16]
         if key != self.key:
             try:
-                torch.ops.load_library(str(entry.library))
+                with locks.loading:
+                    torch.ops.load_library(str(entry.library))
             except OSError as e:
                 raise Unavailable(_about_loading(str(e.__cause__ or e))) from None
         self.key, self.trouble = key, None
