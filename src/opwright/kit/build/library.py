@@ -94,6 +94,13 @@ class Library:
             for file in (*plan.sources, *plan.headers):
                 if not file.is_relative_to(toolchain.INCLUDE):
                     refuse_foreign(file)
+        entry = self._find(plan, force, hint)
+        if self.guarded:
+            for header in entry.about.get("more_headers", {}):
+                refuse_foreign(Path(header))  # one that only the compiler found
+        return entry
+
+    def _find(self, plan: Plan, force: bool, hint: Callable[[], str]) -> cache.Entry:
         made = None if force else prebuilt.look_up(plan)
         if made is not None:
             return made
