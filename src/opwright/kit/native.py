@@ -43,7 +43,7 @@ def available() -> str | None:
         if entry is None:
             return "the C++ of opwright's own is not built (run `opwright build`)"
         with locks.loading:
-            torch.ops.load_library(str(entry.library))
+            torch.ops.load_library(entry.to_load())
     except (Unavailable, OSError) as e:
         return str(e)
     return None

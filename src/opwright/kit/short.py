@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.kit import native
+from opwright.kit import locks, native
 from opwright.kit.build import cache, compile
 from opwright.kit.build.plan import Options, Plan
 from opwright.kit.build.trouble import Unavailable
@@ -99,12 +99,13 @@ def _load(kind: type) -> None:
         entry = cache.look_up(cache.open_folder(), wanted.key)
         if entry is None:
             return
-        loader = importlib.machinery.ExtensionFileLoader(MODULE, str(entry.library))
-        spec = importlib.util.spec_from_file_location(MODULE, str(entry.library), loader=loader)
+        loader = importlib.machinery.ExtensionFileLoader(MODULE, entry.to_load())
+        spec = importlib.util.spec_from_file_location(MODULE, loader.path, loader=loader)
         assert spec is not None
-        loaded = importlib.util.module_from_spec(spec)
-        loader.exec_module(loaded)
-        loaded.install(kind, vars(torch.compiler))
+        with locks.loading:
+            loaded = importlib.util.module_from_spec(spec)
+            loader.exec_module(loaded)
+            loaded.install(kind, vars(torch.compiler))
     except (Unavailable, OSError, ImportError):
         return  # doctor says why
     _module = loaded

@@ -124,6 +124,7 @@ def limits(key: str, dtypes: tuple[str, ...], ask: Callable[[str], Any], *, agai
     for what in missing:
         mine[what] = ask(what)
     if missing:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # libraries are loaded from there
         write(file, json.dumps({**known, key: mine}, indent=1) + "\n")
     copy = [(int(size), float(rate)) for size, rate in mine["copy"] or ()]
     return Limits(copy, {d: float(mine[d]) for d in dtypes if mine[d]})

@@ -12,7 +12,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from opwright.kit.build.trouble import Unavailable
 
 LIBRARY = "library.so"
 ABOUT = "about.json"
+PARTS = ("entries", "building", "locks", "logs")
 
 
 def folder() -> Path:
@@ -36,33 +37,35 @@ def open_folder() -> Path:
     root = folder()
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for part in ("entries", "building", "locks", "logs"):
+        for part in PARTS:
             (root / part).mkdir(mode=0o700, exist_ok=True)
     except OSError as e:
         if not (root / "entries").is_dir():
             raise Unavailable(
                 f"the cache folder {root} cannot be made ({e.strerror}); set OPWRIGHT_CACHE_DIR to a folder of yours"
             ) from None
-    for place in (root, root / "entries"):
-        refuse_shared(place)
+    for place in (root, *(root / part for part in PARTS)):
+        with contextlib.suppress(FileNotFoundError):  # what a read-only cache may lack
+            refuse_shared(place)
     return root
 
 
-def refuse_shared(place: Path, *, prebuilt: bool = False) -> None:
-    """Raise when somebody else could put a library into a folder, so that it must not be loaded from. Prebuilt ones may
-    come from the machine's administrator."""
+def refuse_shared(place: Path, *, prebuilt: bool = False, found: os.stat_result | None = None) -> None:
+    """Raise when somebody else could have put a library into a folder or file, so that it must not be loaded from.
+    Prebuilt ones may come from the machine's administrator."""
     if os.name != "posix":
         return
-    found = place.stat()
+    found = place.stat() if found is None else found
     folder, variable = ("folder", "OPWRIGHT_PREBUILT") if prebuilt else ("cache folder", "OPWRIGHT_CACHE_DIR")
+    what = folder if stat.S_ISDIR(found.st_mode) else "file"
     if found.st_uid != os.getuid() and not (prebuilt and found.st_uid == 0):
         raise Unavailable(
-            f"the {folder} {place} belongs to another user, so nothing is loaded from it; "
+            f"the {what} {place} belongs to another user, so nothing is loaded from it; "
             f"set {variable} to a folder of yours"
         )
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise Unavailable(
-            f"the {folder} {place} can be written by others, so nothing is loaded from it; chmod go-w it, "
+            f"the {what} {place} can be written by others, so nothing is loaded from it; chmod go-w it, "
             f"or set {variable} to another folder"
         )
 
@@ -79,26 +82,59 @@ class Entry:
 
     library: Path
     about: dict[str, Any]
+    seen: tuple[int, ...] = field(default=(), compare=False)
+    """What tells the file that was read from any other that takes its place."""
+
+    def to_load(self) -> str:
+        """The library's path, if the file that was read is still there."""
+        try:
+            there = _identity(self.library.lstat())
+        except OSError:
+            there = ()
+        if there != self.seen:
+            raise Changed(f"the library {self.library} was taken away or changed just now; try again")
+        return str(self.library)
+
+
+class Changed(Unavailable):
+    """An entry is not there any more as it was looked up: another process has pruned the cache, or built anew."""
+
+
+def _identity(found: os.stat_result) -> tuple[int, ...]:
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def look_up(root: Path, key: str) -> Entry | None:
     """The entry of a key if it is there and whole. A damaged one is taken away."""
     place = root / "entries" / key
-    entry = read(place)
+    try:
+        entry = read(place)
+    except Unavailable:
+        entry = None
     if entry is None and place.exists():
         _remove(place)
     return entry
 
 
-def read(place: Path) -> Entry | None:
-    """The entry in a folder, if it is whole and fresh."""
+def read(place: Path, *, prebuilt: bool = False) -> Entry | None:
+    """The entry in a folder, if it is whole and fresh. Raise when somebody else could have written its files."""
     try:
-        about = json.loads((place / ABOUT).read_bytes())
-        whole = hashlib.sha256((place / LIBRARY).read_bytes()).hexdigest() == about["sha256"]
+        about = json.loads(_read(place / ABOUT, prebuilt)[0])
+        library, seen = _read(place / LIBRARY, prebuilt)
+        whole = hashlib.sha256(library).hexdigest() == about["sha256"]
         fresh = all(_unchanged(path, digest) for path, digest in about.get("more_headers", {}).items())
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return Entry(place / LIBRARY, about) if whole and fresh else None
+    return Entry(place / LIBRARY, about, seen) if whole and fresh else None
+
+
+def _read(file: Path, prebuilt: bool) -> tuple[bytes, tuple[int, ...]]:
+    """A file's content and identity. Whose it is, is asked of what is read: no link, and nothing put in its place."""
+    descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+    with open(descriptor, "rb") as opened:
+        found = os.fstat(descriptor)
+        refuse_shared(file, prebuilt=prebuilt, found=found)
+        return opened.read(), _identity(found)
 
 
 def _unchanged(path: str, digest: str) -> bool:
@@ -155,10 +191,12 @@ def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]]) -> Entry
                 scratch.unlink()
         (private / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
         for file in private.iterdir():
+            file.chmod(0o644)  # whatever the umask: what a group can write is not loaded
             _flush(file)
+        seen = _identity(library.stat())
         place = root / "entries" / key
         private.rename(place)  # the last step: who dies before it leaves no entry, who dies after it no scratch
-        return Entry(place / LIBRARY, about)
+        return Entry(place / LIBRARY, about, seen)
     finally:
         # We hold the lock, so whoever made the others is dead. Now and not before: a compiler that lost its parent
         # may have gone on writing.

@@ -76,17 +76,23 @@ class Library:
         missing = next((s for s in plan.sources if not s.is_file()), None)
         if missing is not None:
             raise BuildError(f"{plan.name}: there is no source {missing}")
-        entry = self.find(plan, force, _hint)
+        try:
+            key = self._load_entry(plan, self.find(plan, force, _hint))
+        except cache.Changed:
+            key = self._load_entry(plan, self.find(plan, False, _hint))
+        self.key, self.trouble = key, None
+
+    def _load_entry(self, plan: Plan, entry: cache.Entry) -> str:
         if self.device == "cuda":
             cuda.refuse_foreign_code(plan.name, entry.about["arch"])
         key = str(entry.about["key"])[:16]
         if key != self.key:
             try:
                 with locks.loading:
-                    torch.ops.load_library(str(entry.library))
+                    torch.ops.load_library(entry.to_load())
             except OSError as e:
                 raise Unavailable(_about_loading(str(e.__cause__ or e))) from None
-        self.key, self.trouble = key, None
+        return key
 
     def find(self, plan: Plan, force: bool = False, hint: Callable[[], str] = str) -> cache.Entry:
         """The built library: from a folder of prebuilt ones, from the cache, or built now, with a hint said then."""
