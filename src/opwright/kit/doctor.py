@@ -63,7 +63,7 @@ def _cache() -> Finding:
         root = cache.open_folder()
         cache.refuse_read_only(root)
     except Unavailable as e:
-        return Finding("cache", "broken", str(cache.folder()), str(e))
+        return Finding("cache", "broken", "libraries cannot be kept", str(e))
     found = cache.entries(root)
     size = sum(e.library.stat().st_size for e in found) / 1e6
     return Finding("cache", "ok", f"{root}, {len(found)} libraries, {size:.1f} MB")

@@ -11,25 +11,33 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from opwright.kit.build import lockfile
-from opwright.kit.build.trouble import Unavailable
+from opwright.kit.build.trouble import NoCache, Unavailable
 
 LIBRARY = "library.so"
 ABOUT = "about.json"
+DAY = 86400
 PARTS = ("entries", "building", "locks", "logs")
 
 
 def folder() -> Path:
     """The cache's folder: OPWRIGHT_CACHE_DIR, else `opwright` in the user's cache folder."""
     asked = os.environ.get("OPWRIGHT_CACHE_DIR", "")
-    if asked:
-        return Path(asked).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "opwright"
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        if asked:
+            return Path(asked).expanduser().absolute()
+        return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "opwright"
+    except RuntimeError:  # a container's user may have no name, and so no home
+        raise NoCache(
+            "there is no home folder to keep libraries in; set OPWRIGHT_CACHE_DIR to a folder of yours"
+        ) from None
 
 
 def open_folder() -> Path:
@@ -40,9 +48,10 @@ def open_folder() -> Path:
         for part in PARTS:
             (root / part).mkdir(mode=0o700, exist_ok=True)
     except OSError as e:
-        if not (root / "entries").is_dir():
-            raise Unavailable(
-                f"the cache folder {root} cannot be made ({e.strerror}); set OPWRIGHT_CACHE_DIR to a folder of yours"
+        if not os.path.isdir(root / "entries"):
+            raise NoCache(
+                f"the cache folder {root} cannot be made or read ({e.strerror}); "
+                f"set OPWRIGHT_CACHE_DIR to a folder of yours"
             ) from None
     for place in (root, *(root / part for part in PARTS)):
         with contextlib.suppress(FileNotFoundError):  # what a read-only cache may lack
@@ -59,12 +68,12 @@ def refuse_shared(place: Path, *, prebuilt: bool = False, found: os.stat_result 
     folder, variable = ("folder", "OPWRIGHT_PREBUILT") if prebuilt else ("cache folder", "OPWRIGHT_CACHE_DIR")
     what = folder if stat.S_ISDIR(found.st_mode) else "file"
     if found.st_uid != os.getuid() and not (prebuilt and found.st_uid == 0):
-        raise Unavailable(
+        raise NoCache(
             f"the {what} {place} belongs to another user, so nothing is loaded from it; "
             f"set {variable} to a folder of yours"
         )
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise Unavailable(
+        raise NoCache(
             f"the {what} {place} can be written by others, so nothing is loaded from it; chmod go-w it, "
             f"or set {variable} to another folder"
         )
@@ -73,7 +82,7 @@ def refuse_shared(place: Path, *, prebuilt: bool = False, found: os.stat_result 
 def refuse_read_only(root: Path) -> None:
     """Raise when nothing new can be put into the cache."""
     if not os.access(root / "entries", os.W_OK):
-        raise Unavailable(f"the cache folder {root} cannot be written to; set OPWRIGHT_CACHE_DIR to a folder of yours")
+        raise NoCache(f"the cache folder {root} cannot be written to; set OPWRIGHT_CACHE_DIR to a folder of yours")
 
 
 @dataclass(frozen=True)
@@ -148,8 +157,10 @@ def _remove(place: Path) -> None:
     """Take an entry out of sight first, so that nobody sees half of it."""
     with contextlib.suppress(OSError):
         aside = Path(tempfile.mkdtemp(prefix="removed.", dir=place.parent.parent / "building"))
-        place.rename(aside / "entry")
-        shutil.rmtree(aside, ignore_errors=True)
+        try:
+            place.rename(aside / "entry")
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 def obtain(root: Path, key: str, name: str, make: Callable[[Path], dict[str, Any]]) -> Entry:
@@ -161,26 +172,31 @@ def obtain(root: Path, key: str, name: str, make: Callable[[Path], dict[str, Any
     if entry is not None:
         return entry
     try:
-        with _alone(root, key, name):
+        with _alone(root, key, name) as alone:
             entry = look_up(root, key)  # somebody else may have built it meanwhile
             if entry is not None:
                 return entry
-            return _make(root, key, make)
+            return _make(root, key, make, alone)
     except OSError as e:
-        raise Unavailable(_about_disk(root, e)) from None
+        raise NoCache(_about_disk(root, e)) from None
 
 
 @contextlib.contextmanager
-def _alone(root: Path, key: str, name: str) -> Iterator[None]:
-    """Hold the lock of a key."""
+def _alone(root: Path, key: str, name: str) -> Iterator[bool]:
+    """Hold the lock of a key. False where there are no locks: then several may build at once, and the first to be done
+    is taken."""
     with lockfile.opened(root / "locks" / key) as held:
-        if not lockfile.take(held, wait=False):
-            print(f"opwright: {name} is being built already, waiting for it", file=sys.stderr, flush=True)
-            lockfile.take(held, wait=True)
-        yield
+        try:
+            alone = True
+            if not lockfile.take(held, wait=False):
+                print(f"opwright: {name} is being built already, waiting for it", file=sys.stderr, flush=True)
+                lockfile.take(held, wait=True)
+        except lockfile.NoLocks:
+            alone = False
+        yield alone
 
 
-def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]]) -> Entry:
+def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]], alone: bool) -> Entry:
     private = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=root / "building"))
     try:
         about = make(private)
@@ -195,13 +211,27 @@ def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]]) -> Entry
             _flush(file)
         seen = _identity(library.stat())
         place = root / "entries" / key
-        private.rename(place)  # the last step: who dies before it leaves no entry, who dies after it no scratch
-        return Entry(place / LIBRARY, about, seen)
+        first = _publish(root, private, place)
+        return Entry(place / LIBRARY, about, seen) if first is None else first
     finally:
-        # We hold the lock, so whoever made the others is dead. Now and not before: a compiler that lost its parent
-        # may have gone on writing.
-        for left in (root / "building").glob(f"{key}.*"):
+        # Who holds the lock knows that whoever made the others is dead. Now and not before: a compiler that lost its
+        # parent may have gone on writing.
+        for left in (root / "building").glob(f"{key}.*") if alone else (private,):
             shutil.rmtree(left, ignore_errors=True)
+
+
+def _publish(root: Path, private: Path, place: Path) -> Entry | None:
+    """Give a finished entry its place; or the entry of somebody who built the same and was first."""
+    try:
+        private.rename(place)  # the last step: who dies before it leaves no entry, who dies after it no scratch
+    except OSError as e:
+        if e.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+        first = look_up(root, place.name)
+        if first is not None:
+            return first
+        private.rename(place)  # what was there was damaged, and is gone
+    return None
 
 
 def _flush(file: Path) -> None:
@@ -242,8 +272,19 @@ def prune(root: Path, keep: Callable[[Entry], bool]) -> int:
             freed += entry.library.stat().st_size
             _remove(entry.library.parent)
     for left in (root / "building").iterdir() if (root / "building").is_dir() else ():
-        with lockfile.opened(root / "locks" / left.name.partition(".")[0]) as held:
-            if lockfile.take(held, wait=False):
-                freed += sum(f.stat().st_size for f in left.rglob("*") if f.is_file())
-                shutil.rmtree(left, ignore_errors=True)
+        freed += _remove_if_dead(root, left)
     return freed
+
+
+def _remove_if_dead(root: Path, left: Path) -> int:
+    """Take away what a build has left, unless it is still at work; the number of bytes freed."""
+    with contextlib.suppress(OSError), lockfile.opened(root / "locks" / left.name.partition(".")[0]) as held:
+        try:
+            dead = lockfile.take(held, wait=False)
+        except lockfile.NoLocks:
+            dead = time.time() - left.stat().st_mtime > DAY
+        if dead:
+            freed = sum(f.stat().st_size for f in left.rglob("*") if f.is_file())
+            shutil.rmtree(left, ignore_errors=True)
+            return freed
+    return 0

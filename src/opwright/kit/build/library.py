@@ -13,7 +13,7 @@ import torch
 from opwright.kit import locks
 from opwright.kit.build import cache, compile, cuda, prebuilt, toolchain
 from opwright.kit.build.plan import Options, Plan
-from opwright.kit.build.trouble import BuildError, Unavailable
+from opwright.kit.build.trouble import BuildError, NoCache, Unavailable
 from opwright.kit.foreign import refuse_foreign
 
 
@@ -53,7 +53,9 @@ class Library:
                     self._load(force)
                 except Unavailable as e:
                     self.trouble = str(e)
-                    warnings.warn(f"opwright: {self.file}: the reference runs, since {e}", RuntimeWarning, stacklevel=2)
+                    if not isinstance(e, NoCache) or _first(self.trouble):
+                        said = f"opwright: {self.file}: the reference runs, since {e}"
+                        warnings.warn(said, RuntimeWarning, stacklevel=2)
             return self.key
 
     def compile(self, force: bool = False) -> None:
@@ -135,6 +137,13 @@ def _hint() -> str:
 
 
 _hinted = False
+_said: dict[str, object] = {}
+
+
+def _first(sentence: str) -> bool:
+    """Whether this is said for the first time."""
+    mine = object()
+    return _said.setdefault(sentence, mine) is mine
 
 
 def _about_loading(said: str) -> str:

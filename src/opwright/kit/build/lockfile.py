@@ -4,12 +4,20 @@ dies."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from opwright.kit import locks
+
+
+class NoLocks(OSError):
+    """The file system has no locks, as some that come over a network."""
+
+
+_UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 
 _open: set[int] = set()
 """The descriptors that are open now. A forked child has them too, and would keep the parent's locks taken."""
@@ -44,6 +52,10 @@ def take(descriptor: int, *, wait: bool) -> bool:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
+    except OSError as e:
+        if e.errno in _UNSUPPORTED:
+            raise NoLocks(e.errno, e.strerror) from None
+        raise
     return True
 
 

@@ -17,7 +17,7 @@ from opwright.kit.build.plan import Plan
 
 def folders() -> list[Path]:
     """Where they are looked for: the folders of OPWRIGHT_PREBUILT."""
-    return [Path(p).expanduser() for p in os.environ.get("OPWRIGHT_PREBUILT", "").split(os.pathsep) if p]
+    return [Path(os.path.expanduser(p)) for p in os.environ.get("OPWRIGHT_PREBUILT", "").split(os.pathsep) if p]
 
 
 def look_up(plan: Plan) -> cache.Entry | None:

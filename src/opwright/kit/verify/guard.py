@@ -119,7 +119,10 @@ def check_mode(seed: int, watch: bool = False) -> Iterator[None]:
 
 def loaded_kernels() -> list[Path]:
     """The libraries of kernels that this process has loaded."""
-    root = cache.open_folder()
+    try:
+        root = cache.open_folder()
+    except Unavailable:
+        return []
     found = []
     for each in libraries():
         if each.key is not None:
