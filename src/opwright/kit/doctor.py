@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from opwright.kit import doctor_cuda, native, short
-from opwright.kit.build import cache
+from opwright.kit.build import cache, room
 from opwright.kit.build.trouble import Unavailable
 from opwright.kit.finding import Finding
 
@@ -62,11 +62,11 @@ def _cache() -> Finding:
     try:
         root = cache.open_folder()
         cache.refuse_read_only(root)
-    except Unavailable as e:
+        room.limit()
+    except (Unavailable, ValueError) as e:
         return Finding("cache", "broken", "libraries cannot be kept", str(e))
     found = cache.entries(root)
-    size = sum(e.library.stat().st_size for e in found) / 1e6
-    return Finding("cache", "ok", f"{root}, {len(found)} libraries, {size:.1f} MB")
+    return Finding("cache", "ok", f"{root}, {len(found)} libraries, {room.usage(found)}")
 
 
 def _native() -> Finding:

@@ -23,6 +23,8 @@ from opwright.kit.build.trouble import NoCache, Unavailable
 LIBRARY = "library.so"
 ABOUT = "about.json"
 DAY = 86400
+MARKED = 3600
+"""Seconds for which the mark of an entry's use is good enough."""
 PARTS = ("entries", "building", "locks", "logs")
 
 
@@ -94,6 +96,18 @@ class Entry:
     seen: tuple[int, ...] = field(default=(), compare=False)
     """What tells the file that was read from any other that takes its place."""
 
+    @property
+    def used(self) -> float:
+        """When it was last used, to the hour."""
+        return self.library.parent.stat().st_mtime
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes; 0 when it has just gone."""
+        with contextlib.suppress(OSError):
+            return sum(file.stat().st_size for file in self.library.parent.iterdir())
+        return 0
+
     def to_load(self) -> str:
         """The library's path, if the file that was read is still there."""
         try:
@@ -122,7 +136,16 @@ def look_up(root: Path, key: str) -> Entry | None:
         entry = None
     if entry is None and place.exists():
         _remove(place)
+    elif entry is not None:
+        _mark(place)
     return entry
+
+
+def _mark(place: Path) -> None:
+    """Note that an entry is used, in its folder's time: the file system's own times of access are often off."""
+    with contextlib.suppress(OSError):  # a read-only cache
+        if time.time() - place.stat().st_mtime > MARKED:
+            os.utime(place)
 
 
 def read(place: Path, *, prebuilt: bool = False) -> Entry | None:
@@ -249,12 +272,12 @@ def _about_disk(root: Path, e: OSError) -> str:
 
 
 def entries(root: Path) -> list[Entry]:
-    """All entries, the newest first; damaged ones, and those just taken away, are left out."""
+    """All entries, the last used first; damaged ones, and those just taken away, are left out."""
     found = []
     for place in (root / "entries").iterdir() if (root / "entries").is_dir() else ():
         with contextlib.suppress(OSError, ValueError):
             entry = Entry(place / LIBRARY, json.loads((place / ABOUT).read_bytes()))
-            found.append((entry.library.stat().st_mtime, entry))
+            found.append((entry.used, entry))
     return [entry for _, entry in sorted(found, key=lambda f: f[0], reverse=True)]
 
 
@@ -268,15 +291,16 @@ def prune(root: Path, keep: Callable[[Entry], bool]) -> int:
     """Take away what `keep` does not want and what dead builds left; the number of bytes freed."""
     freed = 0
     for entry in entries(root):
-        if not keep(entry):
-            freed += entry.library.stat().st_size
-            _remove(entry.library.parent)
+        with contextlib.suppress(FileNotFoundError):  # somebody else prunes as well
+            if not keep(entry):
+                freed += entry.size
+                _remove(entry.library.parent)
     for left in (root / "building").iterdir() if (root / "building").is_dir() else ():
-        freed += _remove_if_dead(root, left)
+        freed += remove_if_dead(root, left)
     return freed
 
 
-def _remove_if_dead(root: Path, left: Path) -> int:
+def remove_if_dead(root: Path, left: Path) -> int:
     """Take away what a build has left, unless it is still at work; the number of bytes freed."""
     with contextlib.suppress(OSError), lockfile.opened(root / "locks" / left.name.partition(".")[0]) as held:
         try:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from opwright.kit import locks
-from opwright.kit.build import cache, cuda, program, toolchain
+from opwright.kit.build import cache, cuda, program, room, toolchain
 from opwright.kit.build.plan import VECTORISED, Plan
 from opwright.kit.build.trouble import Unavailable, explain_failure
 
@@ -42,7 +42,26 @@ def build(plan: Plan, force: bool = False, hint: str = "") -> cache.Entry:
     if force:
         cache.refuse_read_only(root)
         cache.discard(root, key)
-    return cache.obtain(root, key, plan.name, lambda private: _compile(plan, root, private, hint))
+    built = []
+
+    def make(private: Path) -> dict[str, Any]:
+        room.limit()  # a size that cannot be read is told before the work is done
+        built.append(_compile(plan, root, private, hint))
+        return built[0]
+
+    entry = cache.obtain(root, key, plan.name, make)
+    if built:
+        room.make_room(root, lambda: {key, *_own_keys()})
+    return entry
+
+
+def _own_keys() -> set[str]:
+    """The keys of the package's own libraries, as this version has them."""
+    from opwright.kit import native, short  # which need this module
+    from opwright.kit.verify import guard
+
+    own = (native.plan(), short.plan(), guard.plan())
+    return {plan.key for plan in own if plan is not None}
 
 
 @contextlib.contextmanager
