@@ -29,7 +29,11 @@ def examine() -> list[Finding]:
 
 
 def _python() -> Finding:
-    return Finding("Python", "ok", f"{platform.python_version()}, {sys.executable}")
+    found = f"{platform.python_version()}, {sys.executable}"
+    if short.free_threaded():
+        mend = "opwright is untried without the global lock; calls go through Python, and are slower than on others"
+        return Finding("Python", "missing", f"{found}, free-threaded", mend)
+    return Finding("Python", "ok", found)
 
 
 def _torch() -> Finding:
@@ -79,7 +83,8 @@ def _native() -> Finding:
     missing = short.look()
     if missing is None:
         return Finding(what, "ok", f"{found}; calls from Python take the short way")
-    mend = "calls from Python are some tenths of a µs slower: install Python's headers, then opwright build"
+    mend = "calls from Python are some tenths of a µs slower"
+    mend += "" if short.free_threaded() else ": install Python's headers, then opwright build"
     return Finding(what, "missing", f"{found}; no short way for calls: {missing}", mend)
 
 
