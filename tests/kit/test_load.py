@@ -104,13 +104,15 @@ def {name}(x: torch.Tensor) -> torch.Tensor:
 KERNEL = """
 #include <opwright/kernel.h>
 #include "twice.h"
+#define HIDDEN "hidden.h"
+#include HIDDEN
 Tensor run(const Tensor& x) {{ return map([](float v) {{ return twice(v); }}, x); }}
 OPWRIGHT_KERNEL({name}, CPU, run);
 """
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
-@pytest.mark.parametrize("foreign", ["factor.py", "cpu.cpp", "twice.h", ""])
+@pytest.mark.parametrize("foreign", ["factor.py", "cpu.cpp", "twice.h", "hidden.h", ""])
 def test_what_belongs_to_a_folder_is_refused_as_the_folder_is(tmp_path: Path, foreign: str) -> None:
     name = f"beside_{foreign.partition('.')[0] or 'nothing'}"
     folder = tmp_path / name
@@ -119,6 +121,7 @@ def test_what_belongs_to_a_folder_is_refused_as_the_folder_is(tmp_path: Path, fo
     (folder / "factor.py").write_text("FACTOR = 2")
     (folder / "cpu.cpp").write_text(KERNEL.format(name=name))
     (folder / "twice.h").write_text("inline float twice(float v) { return 2 * v; }")
+    (folder / "hidden.h").write_text("// only the compiler finds it\n")
     if foreign:
         (folder / foreign).chmod(0o666)
         with pytest.raises(PermissionError, match=f"{foreign} can be written by everybody"):

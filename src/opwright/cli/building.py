@@ -17,7 +17,7 @@ from rich.table import Table
 import opwright as ow
 from opwright.kit import native, register, short
 from opwright.kit.build import cache as build_cache
-from opwright.kit.build import compile, prebuilt, toolchain
+from opwright.kit.build import compile, prebuilt, room, toolchain
 from opwright.kit.build.compile import write_compile_commands
 from opwright.kit.build.library import Library
 from opwright.kit.load import FILE
@@ -132,25 +132,27 @@ def build(
 
 def cache(
     prune: Annotated[
-        bool, typer.Option("--prune", help="Take away libraries that are older, and what dead builds left.")
+        bool, typer.Option("--prune", help="Take away libraries that nobody used of late, and what dead builds left.")
     ] = False,
-    days: Annotated[float, typer.Option(help="How old is old.")] = 30.0,
+    days: Annotated[float, typer.Option(help="How many days are of late.")] = 30.0,
 ) -> None:
     """Show what is in the cache, or prune it."""
     out = Console()
     root = build_cache.folder()
     if prune:
         limit = time.time() - days * 86400
-        freed = build_cache.prune(root, lambda entry: entry.library.stat().st_mtime > limit)
-        out.print(f"freed {freed / 1e6:.1f} MB in {root}", highlight=False, soft_wrap=True)
+        freed = build_cache.prune(root, lambda entry: entry.used > limit)
+        out.print(f"freed {room.say(freed)} in {root}", highlight=False, soft_wrap=True, markup=False)
         return
-    table = Table("library", "size", "built in", "age", "for torch", "for GPUs")
+    table = Table("library", "size", "built in", "used", "for torch", "for GPUs")
     entries = build_cache.entries(root)
     for entry in entries:
         about, found = entry.about, entry.library.stat()
-        age = (time.time() - found.st_mtime) / 86400
+        used = (time.time() - entry.used) / build_cache.DAY
         version = str(about.get("torch", "?")).partition(" ")[0]
         size, gpus = f"{found.st_size / 1e6:.2f} MB", " ".join(about.get("arch", ())) or "-"
-        table.add_row(about["name"], size, f"{about['seconds']} s", f"{age:.1f} d", version, gpus)
+        name, seconds = (str(about.get(key, "?")) for key in ("name", "seconds"))  # another version may keep others
+        table.add_row(name, size, f"{seconds} s", f"{used:.1f} d ago", version, gpus)
     out.print(table)
-    out.print(f"{len(entries)} libraries in {root}", highlight=False, soft_wrap=True, markup=False)
+    said = f"{len(entries)} libraries in {root}, {room.usage(entries)} (OPWRIGHT_CACHE_SIZE)"
+    out.print(said, highlight=False, soft_wrap=True, markup=False)

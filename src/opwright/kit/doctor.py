@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from opwright.kit import doctor_cuda, native, short
-from opwright.kit.build import cache
+from opwright.kit.build import cache, room
 from opwright.kit.build.trouble import Unavailable
 from opwright.kit.finding import Finding
 
@@ -29,7 +29,11 @@ def examine() -> list[Finding]:
 
 
 def _python() -> Finding:
-    return Finding("Python", "ok", f"{platform.python_version()}, {sys.executable}")
+    found = f"{platform.python_version()}, {sys.executable}"
+    if short.free_threaded():
+        mend = "opwright is untried without the global lock; calls go through Python, and are slower than on others"
+        return Finding("Python", "missing", f"{found}, free-threaded", mend)
+    return Finding("Python", "ok", found)
 
 
 def _torch() -> Finding:
@@ -62,11 +66,11 @@ def _cache() -> Finding:
     try:
         root = cache.open_folder()
         cache.refuse_read_only(root)
-    except Unavailable as e:
-        return Finding("cache", "broken", str(cache.folder()), str(e))
+        room.limit()
+    except (Unavailable, ValueError) as e:
+        return Finding("cache", "broken", "libraries cannot be kept", str(e))
     found = cache.entries(root)
-    size = sum(e.library.stat().st_size for e in found) / 1e6
-    return Finding("cache", "ok", f"{root}, {len(found)} libraries, {size:.1f} MB")
+    return Finding("cache", "ok", f"{root}, {len(found)} libraries, {room.usage(found)}")
 
 
 def _native() -> Finding:
@@ -79,7 +83,8 @@ def _native() -> Finding:
     missing = short.look()
     if missing is None:
         return Finding(what, "ok", f"{found}; calls from Python take the short way")
-    mend = "calls from Python are some tenths of a µs slower: install Python's headers, then opwright build"
+    mend = "calls from Python are some tenths of a µs slower"
+    mend += "" if short.free_threaded() else ": install Python's headers, then opwright build"
     return Finding(what, "missing", f"{found}; no short way for calls: {missing}", mend)
 
 

@@ -4,18 +4,73 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 LOADED = "_opwright_loaded"
 """The package that holds the files which ow.load has read."""
 
+MOST_LINKS = 40
+"""What Linux follows on the way to one file."""
+
 
 def refuse_foreign(place: Path) -> None:
-    """Raise PermissionError when somebody else could have put code into this file or folder."""
+    """Raise PermissionError when somebody else could have put code into this file or folder, or another in its place.
+
+    A folder that everybody may write to is fit to pass through when it is sticky, as /tmp is: there only its owner can
+    put something else in a file's place.
+    """
     if os.name != "posix":
         return
-    found = place.stat()
-    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+    refuse_found(place, place.stat())
+    for folder, name in _way(place):
+        found = folder.stat()
+        if not _open(found):
+            continue
+        if not found.st_mode & stat.S_ISVTX:
+            raise PermissionError(
+                f"{folder} can be written by everybody, so code below it is not loaded; chmod o-w it, or copy "
+                f"{place} elsewhere"
+            )
+        if (folder / name).is_symlink() and (folder / name).lstat().st_uid not in _trusted():
+            raise PermissionError(
+                f"the link {folder / name} belongs to another user, so code behind it is not loaded; "
+                f"name what it leads to"
+            )
+
+
+def refuse_found(place: Path, found: os.stat_result) -> None:
+    """Raise PermissionError when a file or folder, as it was found, is open to somebody else."""
+    if os.name != "posix":
+        return
+    if _open(found) and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
         raise PermissionError(f"{place} can be written by everybody, so its code is not loaded; chmod o-w it first")
-    if found.st_uid not in (os.getuid(), 0):
+    if found.st_uid not in _trusted():
         raise PermissionError(f"{place} belongs to another user, so its code is not loaded; copy it first")
+
+
+def _trusted() -> tuple[int, ...]:
+    return (os.getuid(), 0)
+
+
+def _open(found: os.stat_result) -> bool:
+    return bool(found.st_mode & stat.S_IWOTH)
+
+
+def _way(place: Path) -> Iterator[tuple[Path, str]]:
+    """Each folder that the system goes through to reach a place, links followed, and what it looks for there."""
+    at, links = Path("/"), 0
+    parts = list(reversed(place.absolute().parts[1:]))
+    while parts:
+        name = parts.pop()
+        if name == "..":
+            at = at.parent
+            continue
+        yield at, name
+        if (at / name).is_symlink() and links < MOST_LINKS:
+            links += 1
+            target = Path(os.readlink(at / name))
+            at = Path("/") if target.is_absolute() else at
+            parts += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+        else:
+            at = at / name

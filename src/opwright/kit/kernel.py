@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.kit import native, register
+from opwright.kit import locks, native, register
 from opwright.kit.build.library import Library, forbidden
 from opwright.kit.build.trouble import BuildError
 from opwright.kit.domain import Domain
@@ -17,7 +16,7 @@ from opwright.kit.values import tensors
 if TYPE_CHECKING:
     from opwright.kit.op import Op
 
-_binding = threading.RLock()
+_binding = locks.renewed()
 """Held while kernels are bound and routed: two threads may make the first call."""
 
 EXACT = 2**53

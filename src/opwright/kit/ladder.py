@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast, overload
 
-from opwright.kit import derive
+from opwright.kit import derive, locks
 from opwright.kit.extras import Extras, read_extras, saving_reference
 from opwright.kit.schema import Signature
 
@@ -229,7 +228,7 @@ class Ladder:
         return declare
 
 
-_making = threading.RLock()
+_making = locks.settled()
 
 
 def _make_rung(op: Ladder) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from opwright.kit.foreign import LOADED, refuse_foreign
+from opwright.kit.foreign import LOADED, refuse_foreign, refuse_found
 from opwright.kit.op import Op
 
 FILE = "op.py"
@@ -86,6 +86,21 @@ def load(path: str | os.PathLike[str], /) -> types.SimpleNamespace:
     return types.SimpleNamespace(**found)
 
 
+class _Source(importlib.machinery.SourceFileLoader):
+    """Compiles the source each time. Bytecode beside it is neither read nor written: in a folder of everybody's,
+    __pycache__ may be somebody else's."""
+
+    def get_code(self, fullname: str) -> types.CodeType | None:
+        path = self.get_filename(fullname)
+        code: types.CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+    def get_data(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            refuse_found(Path(path), os.fstat(file.fileno()))  # of what is read, whatever the name leads to by now
+            return file.read()
+
+
 class _Neighbours(importlib.abc.MetaPathFinder):
     """Finds what a loaded file imports from beside itself, as Python does, and looks whose it is."""
 
@@ -97,6 +112,8 @@ class _Neighbours(importlib.abc.MetaPathFinder):
         found = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if found is not None and found.origin is not None and os.path.isfile(found.origin):
             refuse_foreign(Path(found.origin))
+            if isinstance(found.loader, importlib.machinery.SourceFileLoader):
+                found.loader = _Source(fullname, found.origin)
         return found
 
 
@@ -114,7 +131,10 @@ def _import_file(file: Path) -> types.ModuleType:
     sys.modules.setdefault(LOADED, types.ModuleType(LOADED)).__path__ = []
     for loaded in [m for m in sys.modules if m.startswith(f"{name}.")]:
         del sys.modules[loaded]
-    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
+    source = file.suffix in importlib.machinery.SOURCE_SUFFIXES
+    spec = importlib.util.spec_from_file_location(
+        name, file, loader=_Source(name, str(file)) if source else None, submodule_search_locations=[str(file.parent)]
+    )
     if spec is None or spec.loader is None:
         raise ValueError(f"{file} is not a Python file")
     module = importlib.util.module_from_spec(spec)

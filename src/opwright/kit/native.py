@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.kit import register
+from opwright.kit import locks, register
 from opwright.kit.build import cache, compile
 from opwright.kit.build.plan import Options, Plan
 from opwright.kit.build.trouble import Unavailable
@@ -42,7 +42,8 @@ def available() -> str | None:
         entry = cache.look_up(cache.open_folder(), plan().key)
         if entry is None:
             return "the C++ of opwright's own is not built (run `opwright build`)"
-        torch.ops.load_library(str(entry.library))
+        with locks.loading:
+            torch.ops.load_library(entry.to_load())
     except (Unavailable, OSError) as e:
         return str(e)
     return None
@@ -53,6 +54,11 @@ def route(op: Op[..., Any], device: str, kernels: list[Kernel]) -> None:
     if available() is not None or not kernels:
         return
     name, device = op.overload.name(), device.upper()
+    with locks.loading:
+        _install(op, name, device, kernels)
+
+
+def _install(op: Op[..., Any], name: str, device: str, kernels: list[Kernel]) -> None:
     for kernel in kernels:
         own = [kernel.domain.types.get(p.name, ()) for p in op.signature.parameters]
         dtypes = (*kernel.domain.dtypes, *(dtype for types in own for dtype in types))

@@ -6,12 +6,11 @@ there lets the node take over, at the keys of the devices, where the package's o
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.kit import native, register
+from opwright.kit import locks, native, register
 from opwright.kit.schema import Signature
 from opwright.kit.untraced import untraced
 
@@ -26,7 +25,7 @@ GRADIENT, INPUT, OUTPUT, WANTED = range(4)
 FOLLOWED, UPDATED = 1, 2
 """What becomes of an argument: it has a gradient, or it is written to beside the outputs."""
 
-_lock = threading.RLock()
+_lock = locks.settled()
 _library: torch.library.Library | None = None
 
 

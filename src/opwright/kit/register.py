@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from opwright.kit import autocast, compiled, fake, node, record
+from opwright.kit import autocast, compiled, fake, locks, node, record
 from opwright.kit.untraced import untraced
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Entry:
         """The overloads that lead past C++, once somebody needs them."""
 
 
-_lock = threading.RLock()
+_lock = locks.settled()
 _libraries: dict[str, torch.library.Library] = {}
 _entries: dict[str, Entry] = {}
 _by_overload: dict[str, Entry] = {}

@@ -1,7 +1,7 @@
 """The short way from Python into the dispatcher: a call of an operator as one function in C++.
 
-It needs Python's headers when it is built, by `make` and `opwright build`. Without it a call runs the function that
-kit/call.py generates, with the same result some tenths of a microsecond later.
+It needs Python's headers when it is built, by `make` and `opwright build`, and a Python with the global lock. Without
+it a call runs the function that kit/call.py generates, with the same result some tenths of a microsecond later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.kit import native
+from opwright.kit import locks, native
 from opwright.kit.build import cache, compile
 from opwright.kit.build.plan import Options, Plan
 from opwright.kit.build.trouble import Unavailable
@@ -33,10 +33,16 @@ _module: Any = None
 _asked = False
 
 
+def free_threaded() -> bool:
+    """Whether this Python is built to run without the global lock. The short way needs that lock: it borrows references
+    from lists and dictionaries, which another thread could then empty."""
+    return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+
 def plan() -> Plan | None:
-    """What building it takes; None where Python's headers are missing."""
+    """What building it takes; None where Python's headers are missing, or Python is free-threaded."""
     headers = Path(sysconfig.get_paths()["include"])
-    if not (headers / "Python.h").is_file():
+    if free_threaded() or not (headers / "Python.h").is_file():
         return None
     options = Options(abi="aten", include=(str(headers),), ldflags=("-ltorch_python",))
     return Plan("call", (SOURCE,), options, (f"OPWRIGHT_PYTHON={sys.implementation.cache_tag}",))
@@ -53,6 +59,8 @@ def look() -> str | None:
     """None when calls take the short way, or will; else why they cannot."""
     if _module is not None:
         return None
+    if free_threaded():
+        return "it needs the global lock, which a free-threaded Python is built without"
     try:
         wanted = plan()
         if wanted is None:
@@ -99,12 +107,13 @@ def _load(kind: type) -> None:
         entry = cache.look_up(cache.open_folder(), wanted.key)
         if entry is None:
             return
-        loader = importlib.machinery.ExtensionFileLoader(MODULE, str(entry.library))
-        spec = importlib.util.spec_from_file_location(MODULE, str(entry.library), loader=loader)
+        loader = importlib.machinery.ExtensionFileLoader(MODULE, entry.to_load())
+        spec = importlib.util.spec_from_file_location(MODULE, loader.path, loader=loader)
         assert spec is not None
-        loaded = importlib.util.module_from_spec(spec)
-        loader.exec_module(loaded)
-        loaded.install(kind, vars(torch.compiler))
+        with locks.loading:
+            loaded = importlib.util.module_from_spec(spec)
+            loader.exec_module(loaded)
+            loaded.install(kind, vars(torch.compiler))
     except (Unavailable, OSError, ImportError):
         return  # doctor says why
     _module = loaded

@@ -6,7 +6,6 @@ import inspect
 import math
 import os
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
@@ -50,8 +49,7 @@ OWN_MEMORY = frozenset(
     }
 )
 
-_warned: set[tuple[str, str, str]] = set()
-_warned_lock = threading.Lock()
+_warned: dict[tuple[str, str, str], object] = {}
 
 
 class DenseWarning(UserWarning):
@@ -166,10 +164,9 @@ def _warn(cls: type[TensorLike], name: str) -> None:
         frame = frame.f_back
         depth += 1
     place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-    with _warned_lock:
-        if (cls.__qualname__, name, place) in _warned:
-            return
-        _warned.add((cls.__qualname__, name, place))
+    mine = object()
+    if _warned.setdefault((cls.__qualname__, name, place), mine) is not mine:
+        return
     warnings.warn(f"{name}: {cls.__name__} turns dense at {place}", DenseWarning, stacklevel=depth + 1)
 
 

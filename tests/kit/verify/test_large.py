@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
+from opwright.kit.build import lockfile
 from opwright.kit.verify import large
 from opwright.kit.verify.cases import Case, Subject
 from opwright.kit.verify.report import Finding, NotApplicable
@@ -121,14 +122,11 @@ def sizes() -> list[int]:
     return [o.numel() for o in gc.get_objects() if issubclass(type(o), Tensor) and MANY // 2 < o.numel() < 4 * MANY]
 
 
-def test_its_lock_follows_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    precious = tmp_path / "precious"
-    precious.write_text("kept")
+def test_its_lock_lies_where_nobody_else_can_make_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "everybody"))
+    monkeypatch.setenv("OPWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    with large.turn(), lockfile.opened(tmp_path / "cache" / "locks" / "large") as lock:
+        assert not lockfile.take(lock, wait=False)
+    monkeypatch.setenv("OPWRIGHT_CACHE_DIR", "/dev/null/cache")
     with large.turn():
-        (lock,) = tmp_path.glob("opwright-large-*")
-    lock.unlink()
-    lock.symlink_to(precious)
-    with pytest.raises(OSError, match="symbolic links"), large.turn():
-        pass
-    assert precious.read_text() == "kept"
+        pass  # without a place for a lock there is none

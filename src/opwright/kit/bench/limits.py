@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from opwright.kit.build import cache
+from opwright.kit.build.trouble import Unavailable
 from opwright.kit.domain import Cost
 
 FOOTPRINTS = tuple(1 << p for p in range(14, 29, 2))
@@ -114,17 +115,19 @@ def _best(call: Callable[[], Any], device: torch.device) -> float:
 def limits(key: str, dtypes: tuple[str, ...], ask: Callable[[str], Any], *, again: bool = False) -> Limits:
     """The limits of the device called `key`, for these dtypes. What is not in the user's cache yet is asked for:
     `ask("copy")`, `ask("float32")`, …; an answer of None (the product crashed, or there is none) is kept too."""
-    file = cache.folder() / "limits.json"
     known: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError):
-        read = json.loads(file.read_bytes())
+    with contextlib.suppress(OSError, ValueError, Unavailable):
+        read = json.loads((cache.folder() / "limits.json").read_bytes())
         known = read if isinstance(read, dict) else {}
     mine: dict[str, Any] = {} if again or not isinstance(known.get(key), dict) else dict(known[key])
     missing = [what for what in ("copy", *dtypes) if what not in mine]
     for what in missing:
         mine[what] = ask(what)
     if missing:
-        write(file, json.dumps({**known, key: mine}, indent=1) + "\n")
+        with contextlib.suppress(OSError, Unavailable):  # where they cannot be kept, they are measured each time
+            folder = cache.folder()
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # libraries are loaded from there
+            write(folder / "limits.json", json.dumps({**known, key: mine}, indent=1) + "\n")
     copy = [(int(size), float(rate)) for size, rate in mine["copy"] or ()]
     return Limits(copy, {d: float(mine[d]) for d in dtypes if mine[d]})
 

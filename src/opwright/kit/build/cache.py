@@ -11,23 +11,35 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from opwright.kit.build.trouble import Unavailable
+from opwright.kit.build import lockfile
+from opwright.kit.build.trouble import NoCache, Unavailable
 
 LIBRARY = "library.so"
 ABOUT = "about.json"
+DAY = 86400
+MARKED = 3600
+"""Seconds for which the mark of an entry's use is good enough."""
+PARTS = ("entries", "building", "locks", "logs")
 
 
 def folder() -> Path:
     """The cache's folder: OPWRIGHT_CACHE_DIR, else `opwright` in the user's cache folder."""
     asked = os.environ.get("OPWRIGHT_CACHE_DIR", "")
-    if asked:
-        return Path(asked).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "opwright"
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        if asked:
+            return Path(asked).expanduser().absolute()
+        return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "opwright"
+    except RuntimeError:  # a container's user may have no name, and so no home
+        raise NoCache(
+            "there is no home folder to keep libraries in; set OPWRIGHT_CACHE_DIR to a folder of yours"
+        ) from None
 
 
 def open_folder() -> Path:
@@ -35,33 +47,36 @@ def open_folder() -> Path:
     root = folder()
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for part in ("entries", "building", "locks", "logs"):
+        for part in PARTS:
             (root / part).mkdir(mode=0o700, exist_ok=True)
     except OSError as e:
-        if not (root / "entries").is_dir():
-            raise Unavailable(
-                f"the cache folder {root} cannot be made ({e.strerror}); set OPWRIGHT_CACHE_DIR to a folder of yours"
+        if not os.path.isdir(root / "entries"):
+            raise NoCache(
+                f"the cache folder {root} cannot be made or read ({e.strerror}); "
+                f"set OPWRIGHT_CACHE_DIR to a folder of yours"
             ) from None
-    for place in (root, root / "entries"):
-        refuse_shared(place)
+    for place in (root, *(root / part for part in PARTS)):
+        with contextlib.suppress(FileNotFoundError):  # what a read-only cache may lack
+            refuse_shared(place)
     return root
 
 
-def refuse_shared(place: Path, *, prebuilt: bool = False) -> None:
-    """Raise when somebody else could put a library into a folder, so that it must not be loaded from. Prebuilt ones may
-    come from the machine's administrator."""
+def refuse_shared(place: Path, *, prebuilt: bool = False, found: os.stat_result | None = None) -> None:
+    """Raise when somebody else could have put a library into a folder or file, so that it must not be loaded from.
+    Prebuilt ones may come from the machine's administrator."""
     if os.name != "posix":
         return
-    found = place.stat()
+    found = place.stat() if found is None else found
     folder, variable = ("folder", "OPWRIGHT_PREBUILT") if prebuilt else ("cache folder", "OPWRIGHT_CACHE_DIR")
+    what = folder if stat.S_ISDIR(found.st_mode) else "file"
     if found.st_uid != os.getuid() and not (prebuilt and found.st_uid == 0):
-        raise Unavailable(
-            f"the {folder} {place} belongs to another user, so nothing is loaded from it; "
+        raise NoCache(
+            f"the {what} {place} belongs to another user, so nothing is loaded from it; "
             f"set {variable} to a folder of yours"
         )
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise Unavailable(
-            f"the {folder} {place} can be written by others, so nothing is loaded from it; chmod go-w it, "
+        raise NoCache(
+            f"the {what} {place} can be written by others, so nothing is loaded from it; chmod go-w it, "
             f"or set {variable} to another folder"
         )
 
@@ -69,7 +84,7 @@ def refuse_shared(place: Path, *, prebuilt: bool = False) -> None:
 def refuse_read_only(root: Path) -> None:
     """Raise when nothing new can be put into the cache."""
     if not os.access(root / "entries", os.W_OK):
-        raise Unavailable(f"the cache folder {root} cannot be written to; set OPWRIGHT_CACHE_DIR to a folder of yours")
+        raise NoCache(f"the cache folder {root} cannot be written to; set OPWRIGHT_CACHE_DIR to a folder of yours")
 
 
 @dataclass(frozen=True)
@@ -78,26 +93,80 @@ class Entry:
 
     library: Path
     about: dict[str, Any]
+    seen: tuple[int, ...] = field(default=(), compare=False)
+    """What tells the file that was read from any other that takes its place."""
+
+    @property
+    def used(self) -> float:
+        """When it was last used, to the hour."""
+        return self.library.parent.stat().st_mtime
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes; 0 when it has just gone."""
+        with contextlib.suppress(OSError):
+            return sum(file.stat().st_size for file in self.library.parent.iterdir())
+        return 0
+
+    def to_load(self) -> str:
+        """The library's path, if the file that was read is still there."""
+        try:
+            there = _identity(self.library.lstat())
+        except OSError:
+            there = ()
+        if there != self.seen:
+            raise Changed(f"the library {self.library} was taken away or changed just now; try again")
+        return str(self.library)
+
+
+class Changed(Unavailable):
+    """An entry is not there any more as it was looked up: another process has pruned the cache, or built anew."""
+
+
+def _identity(found: os.stat_result) -> tuple[int, ...]:
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def look_up(root: Path, key: str) -> Entry | None:
     """The entry of a key if it is there and whole. A damaged one is taken away."""
     place = root / "entries" / key
-    entry = read(place)
+    try:
+        entry = read(place)
+    except Unavailable:
+        entry = None
     if entry is None and place.exists():
         _remove(place)
+    elif entry is not None:
+        _mark(place)
     return entry
 
 
-def read(place: Path) -> Entry | None:
-    """The entry in a folder, if it is whole and fresh."""
+def _mark(place: Path) -> None:
+    """Note that an entry is used, in its folder's time: the file system's own times of access are often off."""
+    with contextlib.suppress(OSError):  # a read-only cache
+        if time.time() - place.stat().st_mtime > MARKED:
+            os.utime(place)
+
+
+def read(place: Path, *, prebuilt: bool = False) -> Entry | None:
+    """The entry in a folder, if it is whole and fresh. Raise when somebody else could have written its files."""
     try:
-        about = json.loads((place / ABOUT).read_bytes())
-        whole = hashlib.sha256((place / LIBRARY).read_bytes()).hexdigest() == about["sha256"]
+        about = json.loads(_read(place / ABOUT, prebuilt)[0])
+        library, seen = _read(place / LIBRARY, prebuilt)
+        whole = hashlib.sha256(library).hexdigest() == about["sha256"]
         fresh = all(_unchanged(path, digest) for path, digest in about.get("more_headers", {}).items())
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return Entry(place / LIBRARY, about) if whole and fresh else None
+    return Entry(place / LIBRARY, about, seen) if whole and fresh else None
+
+
+def _read(file: Path, prebuilt: bool) -> tuple[bytes, tuple[int, ...]]:
+    """A file's content and identity. Whose it is, is asked of what is read: no link, and nothing put in its place."""
+    descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+    with open(descriptor, "rb") as opened:
+        found = os.fstat(descriptor)
+        refuse_shared(file, prebuilt=prebuilt, found=found)
+        return opened.read(), _identity(found)
 
 
 def _unchanged(path: str, digest: str) -> bool:
@@ -111,8 +180,10 @@ def _remove(place: Path) -> None:
     """Take an entry out of sight first, so that nobody sees half of it."""
     with contextlib.suppress(OSError):
         aside = Path(tempfile.mkdtemp(prefix="removed.", dir=place.parent.parent / "building"))
-        place.rename(aside / "entry")
-        shutil.rmtree(aside, ignore_errors=True)
+        try:
+            place.rename(aside / "entry")
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 def obtain(root: Path, key: str, name: str, make: Callable[[Path], dict[str, Any]]) -> Entry:
@@ -124,46 +195,31 @@ def obtain(root: Path, key: str, name: str, make: Callable[[Path], dict[str, Any
     if entry is not None:
         return entry
     try:
-        with _alone(root, key, name):
+        with _alone(root, key, name) as alone:
             entry = look_up(root, key)  # somebody else may have built it meanwhile
             if entry is not None:
                 return entry
-            return _make(root, key, make)
+            return _make(root, key, make, alone)
     except OSError as e:
-        raise Unavailable(_about_disk(root, e)) from None
+        raise NoCache(_about_disk(root, e)) from None
 
 
 @contextlib.contextmanager
-def _alone(root: Path, key: str, name: str) -> Iterator[None]:
-    """Hold the lock of a key. The operating system gives it back when its holder dies, however it dies."""
-    with _lock_file(root, key) as held:
-        if not _lock(held, wait=False):
-            print(f"opwright: {name} is being built already, waiting for it", file=sys.stderr, flush=True)
-            _lock(held, wait=True)
-        yield
+def _alone(root: Path, key: str, name: str) -> Iterator[bool]:
+    """Hold the lock of a key. False where there are no locks: then several may build at once, and the first to be done
+    is taken."""
+    with lockfile.opened(root / "locks" / key) as held:
+        try:
+            alone = True
+            if not lockfile.take(held, wait=False):
+                print(f"opwright: {name} is being built already, waiting for it", file=sys.stderr, flush=True)
+                lockfile.take(held, wait=True)
+        except lockfile.NoLocks:
+            alone = False
+        yield alone
 
 
-def _lock_file(root: Path, key: str) -> IO[bytes]:
-    return open(os.open(root / "locks" / key, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
-
-
-def _lock(held: IO[bytes], wait: bool) -> bool:
-    """Lock a file until it is closed; False when somebody else holds it and we do not wait."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(held.fileno(), msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(held, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]]) -> Entry:
+def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]], alone: bool) -> Entry:
     private = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=root / "building"))
     try:
         about = make(private)
@@ -174,15 +230,31 @@ def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]]) -> Entry
                 scratch.unlink()
         (private / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
         for file in private.iterdir():
+            file.chmod(0o644)  # whatever the umask: what a group can write is not loaded
             _flush(file)
+        seen = _identity(library.stat())
         place = root / "entries" / key
-        private.rename(place)  # the last step: who dies before it leaves no entry, who dies after it no scratch
-        return Entry(place / LIBRARY, about)
+        first = _publish(root, private, place)
+        return Entry(place / LIBRARY, about, seen) if first is None else first
     finally:
-        # We hold the lock, so whoever made the others is dead. Now and not before: a compiler that lost its parent
-        # may have gone on writing.
-        for left in (root / "building").glob(f"{key}.*"):
+        # Who holds the lock knows that whoever made the others is dead. Now and not before: a compiler that lost its
+        # parent may have gone on writing.
+        for left in (root / "building").glob(f"{key}.*") if alone else (private,):
             shutil.rmtree(left, ignore_errors=True)
+
+
+def _publish(root: Path, private: Path, place: Path) -> Entry | None:
+    """Give a finished entry its place; or the entry of somebody who built the same and was first."""
+    try:
+        private.rename(place)  # the last step: who dies before it leaves no entry, who dies after it no scratch
+    except OSError as e:
+        if e.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+        first = look_up(root, place.name)
+        if first is not None:
+            return first
+        private.rename(place)  # what was there was damaged, and is gone
+    return None
 
 
 def _flush(file: Path) -> None:
@@ -200,12 +272,12 @@ def _about_disk(root: Path, e: OSError) -> str:
 
 
 def entries(root: Path) -> list[Entry]:
-    """All entries, the newest first; damaged ones, and those just taken away, are left out."""
+    """All entries, the last used first; damaged ones, and those just taken away, are left out."""
     found = []
     for place in (root / "entries").iterdir() if (root / "entries").is_dir() else ():
         with contextlib.suppress(OSError, ValueError):
             entry = Entry(place / LIBRARY, json.loads((place / ABOUT).read_bytes()))
-            found.append((entry.library.stat().st_mtime, entry))
+            found.append((entry.used, entry))
     return [entry for _, entry in sorted(found, key=lambda f: f[0], reverse=True)]
 
 
@@ -219,12 +291,24 @@ def prune(root: Path, keep: Callable[[Entry], bool]) -> int:
     """Take away what `keep` does not want and what dead builds left; the number of bytes freed."""
     freed = 0
     for entry in entries(root):
-        if not keep(entry):
-            freed += entry.library.stat().st_size
-            _remove(entry.library.parent)
+        with contextlib.suppress(FileNotFoundError):  # somebody else prunes as well
+            if not keep(entry):
+                freed += entry.size
+                _remove(entry.library.parent)
     for left in (root / "building").iterdir() if (root / "building").is_dir() else ():
-        with _lock_file(root, left.name.partition(".")[0]) as held:
-            if _lock(held, wait=False):
-                freed += sum(f.stat().st_size for f in left.rglob("*") if f.is_file())
-                shutil.rmtree(left, ignore_errors=True)
+        freed += remove_if_dead(root, left)
     return freed
+
+
+def remove_if_dead(root: Path, left: Path) -> int:
+    """Take away what a build has left, unless it is still at work; the number of bytes freed."""
+    with contextlib.suppress(OSError), lockfile.opened(root / "locks" / left.name.partition(".")[0]) as held:
+        try:
+            dead = lockfile.take(held, wait=False)
+        except lockfile.NoLocks:
+            dead = time.time() - left.stat().st_mtime > DAY
+        if dead:
+            freed = sum(f.stat().st_size for f in left.rglob("*") if f.is_file())
+            shutil.rmtree(left, ignore_errors=True)
+            return freed
+    return 0

@@ -10,7 +10,6 @@ import math
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from opwright.kit.build import cache, cuda, toolchain
+from opwright.kit import locks
+from opwright.kit.build import cache, cuda, program, room, toolchain
 from opwright.kit.build.plan import VECTORISED, Plan
 from opwright.kit.build.trouble import Unavailable, explain_failure
 
@@ -32,6 +32,9 @@ def _slots() -> threading.BoundedSemaphore:
     return threading.BoundedSemaphore(toolchain.jobs())
 
 
+locks.in_child(_slots.cache_clear)  # those of the parent's compilers would never come back
+
+
 def build(plan: Plan, force: bool = False, hint: str = "") -> cache.Entry:
     """The plan's library, from the cache or compiled now with a line of progress, which ends in the hint."""
     root = cache.open_folder()
@@ -39,7 +42,26 @@ def build(plan: Plan, force: bool = False, hint: str = "") -> cache.Entry:
     if force:
         cache.refuse_read_only(root)
         cache.discard(root, key)
-    return cache.obtain(root, key, plan.name, lambda private: _compile(plan, root, private, hint))
+    built = []
+
+    def make(private: Path) -> dict[str, Any]:
+        room.limit()  # a size that cannot be read is told before the work is done
+        built.append(_compile(plan, root, private, hint))
+        return built[0]
+
+    entry = cache.obtain(root, key, plan.name, make)
+    if built:
+        room.make_room(root, lambda: {key, *_own_keys()})
+    return entry
+
+
+def _own_keys() -> set[str]:
+    """The keys of the package's own libraries, as this version has them."""
+    from opwright.kit import native, short  # which need this module
+    from opwright.kit.verify import guard
+
+    own = (native.plan(), short.plan(), guard.plan())
+    return {plan.key for plan in own if plan is not None}
 
 
 @contextlib.contextmanager
@@ -175,9 +197,7 @@ def _run(command: list[str], plan: Plan, log: list[str], log_file: Path, private
         with _slots():
             if time.monotonic() - _interrupted < 1:
                 raise KeyboardInterrupt  # another thread's compiler was stopped, and this one was next
-            done = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", check=False, env=environment, cwd=private
-            )
+            done = program.run(command, env=environment, cwd=private)
             if done.returncode == -signal.SIGINT:
                 _interrupted = time.monotonic()
                 raise KeyboardInterrupt

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from opwright.kit.build import program
 from opwright.kit.build.trouble import BuildError, Unavailable
 
 WITHOUT_GPU = ("8.0", "9.0", "10.0+PTX")
@@ -106,7 +107,7 @@ def _release(command: str) -> Version:
 
 def _say(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, check=False)
+        done = program.run(command, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout + done.stderr

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from opwright.kit import locks
 from opwright.kit.build import cache, compile, cuda, prebuilt, toolchain
 from opwright.kit.build.plan import Options, Plan
-from opwright.kit.build.trouble import BuildError, Unavailable
+from opwright.kit.build.trouble import BuildError, NoCache, Unavailable
 from opwright.kit.foreign import refuse_foreign
 
 
@@ -28,7 +28,7 @@ class Library:
         """Why it could not be had, once that was tried."""
         self.guarded = False
         """Whether to look whose its sources are: those of a folder that was loaded from anywhere on disk."""
-        self._lock = threading.Lock()
+        self._lock = locks.renewed()
 
     def plan(self) -> Plan:
         """What building it takes, read from the sources as they are now."""
@@ -53,7 +53,9 @@ class Library:
                     self._load(force)
                 except Unavailable as e:
                     self.trouble = str(e)
-                    warnings.warn(f"opwright: {self.file}: the reference runs, since {e}", RuntimeWarning, stacklevel=2)
+                    if not isinstance(e, NoCache) or _first(self.trouble):
+                        said = f"opwright: {self.file}: the reference runs, since {e}"
+                        warnings.warn(said, RuntimeWarning, stacklevel=2)
             return self.key
 
     def compile(self, force: bool = False) -> None:
@@ -76,16 +78,23 @@ class Library:
         missing = next((s for s in plan.sources if not s.is_file()), None)
         if missing is not None:
             raise BuildError(f"{plan.name}: there is no source {missing}")
-        entry = self.find(plan, force, _hint)
+        try:
+            key = self._load_entry(plan, self.find(plan, force, _hint))
+        except cache.Changed:
+            key = self._load_entry(plan, self.find(plan, False, _hint))
+        self.key, self.trouble = key, None
+
+    def _load_entry(self, plan: Plan, entry: cache.Entry) -> str:
         if self.device == "cuda":
             cuda.refuse_foreign_code(plan.name, entry.about["arch"])
         key = str(entry.about["key"])[:16]
         if key != self.key:
             try:
-                torch.ops.load_library(str(entry.library))
+                with locks.loading:
+                    torch.ops.load_library(entry.to_load())
             except OSError as e:
                 raise Unavailable(_about_loading(str(e.__cause__ or e))) from None
-        self.key, self.trouble = key, None
+        return key
 
     def find(self, plan: Plan, force: bool = False, hint: Callable[[], str] = str) -> cache.Entry:
         """The built library: from a folder of prebuilt ones, from the cache, or built now, with a hint said then."""
@@ -93,6 +102,13 @@ class Library:
             for file in (*plan.sources, *plan.headers):
                 if not file.is_relative_to(toolchain.INCLUDE):
                     refuse_foreign(file)
+        entry = self._find(plan, force, hint)
+        if self.guarded:
+            for header in entry.about.get("more_headers", {}):
+                refuse_foreign(Path(header))  # one that only the compiler found
+        return entry
+
+    def _find(self, plan: Plan, force: bool, hint: Callable[[], str]) -> cache.Entry:
         made = None if force else prebuilt.look_up(plan)
         if made is not None:
             return made
@@ -121,6 +137,13 @@ def _hint() -> str:
 
 
 _hinted = False
+_said: dict[str, object] = {}
+
+
+def _first(sentence: str) -> bool:
+    """Whether this is said for the first time."""
+    mine = object()
+    return _said.setdefault(sentence, mine) is mine
 
 
 def _about_loading(said: str) -> str:

@@ -9,11 +9,11 @@ import platform
 import re
 import shlex
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from opwright.kit.build import cuda, toolchain
+from opwright.kit.locks import unlocked_property
 
 FORMAT = 3
 """Counted up when the way libraries are built changes, so that old ones are not taken for new."""
@@ -75,14 +75,14 @@ class Plan:
     """`NAME=VALUE` for every source; `{key}` in a value becomes the build's key."""
     device: str = "cpu"
 
-    @cached_property
+    @unlocked_property
     def includes(self) -> tuple[Path, ...]:
         """Where headers of the project are looked for; PyTorch's and the system's come after."""
         folders = dict.fromkeys(s.parent for s in self.sources)
         own = [Path(p) if Path(p).is_absolute() else self.sources[0].parent / p for p in self.options.include]
         return (*folders, *own, toolchain.INCLUDE)
 
-    @cached_property
+    @unlocked_property
     def flags(self) -> tuple[str, ...]:
         return (*self._usual("-O2"), *self.options.cxxflags)
 
@@ -95,12 +95,12 @@ class Plan:
             usual.append(f"-DTORCH_TARGET_VERSION={STABLE_TARGET}")
         return usual
 
-    @cached_property
+    @unlocked_property
     def arch(self) -> tuple[str, ...]:
         """The GPUs it is built for."""
         return cuda.architectures(self.options.arch) if any(s.suffix == ".cu" for s in self.sources) else ()
 
-    @cached_property
+    @unlocked_property
     def nvccflags(self) -> tuple[str, ...]:
         """The flags for `.cu` files: those of the compiler behind nvcc, and nvcc's own."""
         debug = self.options.debug
@@ -115,7 +115,7 @@ class Plan:
         usual += [part for flag in host for part in ("-Xcompiler", flag.replace(",", "\\,"))]
         return (*usual, *(["-rdc=true"] if self.options.rdc else []), *self.options.nvccflags)
 
-    @cached_property
+    @unlocked_property
     def headers(self) -> tuple[Path, ...]:
         """The project's headers that the sources include, found by reading them."""
         found: dict[Path, None] = {}
@@ -133,7 +133,7 @@ class Plan:
                         break
         return tuple(sorted(found))
 
-    @cached_property
+    @unlocked_property
     def _content(self) -> dict[str, Any]:
         """What is in the library, wherever it is built."""
         content = {
@@ -149,7 +149,7 @@ class Plan:
         }
         return content | ({"nvccflags": self.nvccflags} if self.device == "cuda" else {})
 
-    @cached_property
+    @unlocked_property
     def key(self) -> str:
         """The hash of everything the library depends on."""
         machine = {"compiler": toolchain.compiler().identity, "torch": toolchain.torch_identity()}
@@ -157,7 +157,7 @@ class Plan:
             machine |= {"arch": " ".join(self.arch), "nvcc": cuda.nvcc().identity}
         return _hash(self._content | machine)
 
-    @cached_property
+    @unlocked_property
     def portable_key(self) -> str:
         """The hash of what is the same on every machine: a library built elsewhere is found by it."""
         return _hash(self._content | {"machine": platform.machine()})

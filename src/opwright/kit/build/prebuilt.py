@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import tempfile
 from pathlib import Path
 
 from opwright.kit.build import cache, cuda
@@ -17,7 +17,7 @@ from opwright.kit.build.plan import Plan
 
 def folders() -> list[Path]:
     """Where they are looked for: the folders of OPWRIGHT_PREBUILT."""
-    return [Path(p).expanduser() for p in os.environ.get("OPWRIGHT_PREBUILT", "").split(os.pathsep) if p]
+    return [Path(os.path.expanduser(p)) for p in os.environ.get("OPWRIGHT_PREBUILT", "").split(os.pathsep) if p]
 
 
 def look_up(plan: Plan) -> cache.Entry | None:
@@ -26,11 +26,13 @@ def look_up(plan: Plan) -> cache.Entry | None:
         return None  # made for one torch
     for root in folders():
         place = root / "entries" / plan.portable_key
-        if not place.is_dir():
-            continue
-        for each in (root, root / "entries", place):
-            cache.refuse_shared(each, prebuilt=True)
-        entry = cache.read(place)
+        try:
+            place.stat()
+            for each in (root, root / "entries", place):
+                cache.refuse_shared(each, prebuilt=True)
+        except OSError:
+            continue  # it is not there, or not for us to read
+        entry = cache.read(place, prebuilt=True)
         if entry is not None and _runs_here(entry):
             return entry
     return None
@@ -46,11 +48,20 @@ def write(plan: Plan, entry: cache.Entry, root: Path) -> Path:
     """Put a copy of a built library into a folder, to be carried to other machines."""
     place = root / "entries" / plan.portable_key
     for folder in (root, root / "entries", place):
-        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if not folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o755)
     # Without the paths of this machine, which mean nothing elsewhere.
     about = {k: v for k, v in entry.about.items() if k not in ("sources", "more_headers", "flags", "nvccflags")}
-    shutil.copyfile(entry.library, place / "part")
-    (place / "part").replace(place / cache.LIBRARY)
-    (place / "part").write_text(json.dumps(about, indent=1), encoding="utf-8")
-    (place / "part").replace(place / cache.ABOUT)
+    _write(place / cache.LIBRARY, entry.library.read_bytes())
+    _write(place / cache.ABOUT, json.dumps(about, indent=1).encode())
     return place
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Write a file whole or not at all, for everybody to read and for nobody else to write, whatever the umask."""
+    descriptor, name = tempfile.mkstemp(prefix=".part.", dir=file.parent)
+    with open(descriptor, "wb") as part:
+        part.write(content)
+    os.chmod(name, 0o644)
+    os.replace(name, file)

@@ -14,6 +14,10 @@ class Unavailable(RuntimeError):
     """This machine cannot build or keep the library right now; references run instead."""
 
 
+class NoCache(Unavailable):
+    """There is no place to keep libraries in. What is said of it holds for every operator, so it is said once."""
+
+
 SHOWN_LINES = 6
 
 

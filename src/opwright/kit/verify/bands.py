@@ -40,7 +40,7 @@ def plan() -> Plan:
 def guard() -> ctypes.CDLL | str:
     """The allocator, at work from now on; or why it is not."""
     try:
-        library = str(compile.build(plan()).library)
+        library = compile.build(plan()).to_load()
     except (Unavailable, BuildError, OSError) as e:
         return f"its allocator cannot be built here: {str(e).splitlines()[0]}"
     try:

@@ -30,7 +30,7 @@ def library() -> ctypes.CDLL | str:
         entry = cache.look_up(cache.open_folder(), plan().key) if forbidden() else compile.build(plan())
         if entry is None:
             return "its guard is not built and OPWRIGHT_BUILD=0 forbids building"
-        loaded = ctypes.CDLL(str(entry.library))
+        loaded = ctypes.CDLL(entry.to_load())
     except (Unavailable, BuildError, OSError) as e:
         return f"its guard cannot be built here: {str(e).splitlines()[0]}"
     pair = [ctypes.POINTER(ctypes.c_int64), ctypes.c_int64]
@@ -119,7 +119,10 @@ def check_mode(seed: int, watch: bool = False) -> Iterator[None]:
 
 def loaded_kernels() -> list[Path]:
     """The libraries of kernels that this process has loaded."""
-    root = cache.open_folder()
+    try:
+        root = cache.open_folder()
+    except Unavailable:
+        return []
     found = []
     for each in libraries():
         if each.key is not None:

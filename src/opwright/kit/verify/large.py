@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
-import os
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from opwright.kit.build import cache, lockfile
+from opwright.kit.build.trouble import Unavailable
 from opwright.kit.samples import Sample, rung_sample
 from opwright.kit.values import tensors
 from opwright.kit.verify.calls import accepted, attempt, results_of
@@ -71,10 +69,11 @@ def _found(subject: Subject, case: Case) -> Finding | NotApplicable | None:
 @contextlib.contextmanager
 def turn() -> Iterator[None]:
     """One at a time on this machine: several would take each other's memory."""
-    name = Path(tempfile.gettempdir()) / f"opwright-large-{os.getuid()}"
-    # In a folder of everybody's: what somebody else may have put there is neither followed nor emptied.
-    with open(os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with contextlib.ExitStack() as held:
+        # In a folder of our own: in one of everybody's, somebody else could have made the file and keep it locked.
+        with contextlib.suppress(Unavailable, OSError):
+            lock = held.enter_context(lockfile.opened(cache.open_folder() / "locks" / "large"))
+            lockfile.take(lock, wait=True)
         try:
             yield
         finally:

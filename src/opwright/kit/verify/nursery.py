@@ -11,8 +11,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import warnings
+
+from opwright.kit import locks
 
 INSIDE = "OPWRIGHT_INSIDE_CHECK"
 """Set in the check's own processes, which must not start checks of their own."""
@@ -23,7 +24,7 @@ class Nursery:
 
     def __init__(self, environment: dict[str, str]) -> None:
         self._environment = environment
-        self._lock = threading.Lock()
+        self._lock = locks.renewed()
         self._process: subprocess.Popen[bytes] | None = None
 
     def spawn(self, requests: int, answers: int, log: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 
+from opwright.kit import locks
 from opwright.kit.op import Op
 from opwright.kit.verify import ON_CPU, ON_GPU, PROPERTIES, properties, sanitize
 from opwright.kit.verify.calls import REJECTED
@@ -273,7 +273,7 @@ def _replay(op: Op[..., Any], failure: str, device: str) -> str:
 
 
 _idle: dict[str, list[Worker]] = {kind: [] for kind in ("", *LONE)}
-_lock = threading.Lock()
+_lock = locks.renewed()
 
 
 @contextlib.contextmanager

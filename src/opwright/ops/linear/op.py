@@ -30,7 +30,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     ow.require(weight.dim() == 2, "weight must have shape [n, k], got {weight.shape}")
     ow.require(
-        x.dim() > 0 and x.shape[-1] == weight.shape[1],
+        x.dim() > 0 and x.size(-1) == weight.shape[1],
         "x must end in the {weight.shape[1]} columns of weight, got {x.shape}",
     )
     ow.require(
