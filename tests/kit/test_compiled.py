@@ -1,0 +1,187 @@
+"""Compiled graphs and the operators in them: no graph meets another operator than the one it was compiled with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import opwright as ow
+
+GATE = """
+import torch, opwright as ow
+from torch import Tensor
+from helper import scale
+@ow.op(opaque=True{options})
+def gate(x: Tensor) -> Tensor:
+    return {reference}
+@gate.gradient
+def _(grad, {takes}):
+    return {formula}
+x = torch.tensor([0.5, 2.0, -3.0], requires_grad=True)
+def run(x):
+    return gate(x).sum() if {python} else torch.ops.user.gate(x).sum()
+eager, = torch.autograd.grad(run(x), x)
+compiled, = torch.autograd.grad(torch.compile(run, fullgraph=True)(x), x)
+torch.testing.assert_close(compiled, eager)
+print(torch._dynamo.utils.counters["aot_autograd"]["autograd_cache_hit"])
+"""
+TANH = {"options": "", "reference": "x.tanh()", "takes": "result", "formula": "grad * (1 - result * result)"}
+CUBE = {"options": "", "reference": "x * x * x", "takes": "x", "formula": "3 * grad * x * x"}
+SCALED = {"options": "", "reference": "scale(x)", "takes": "x", "formula": "grad * scale(torch.ones_like(x))"}
+WIDE = {"options": "", "reference": "x.double() * 3", "takes": "x", "formula": "grad.float() * 3"}
+
+
+def run(folder: Path, caches: Path, text: dict[str, str], helper: str = "2", python: bool = True) -> int:
+    """Run the script in a process of its own; how often it was served from PyTorch's cache."""
+    folder.mkdir(exist_ok=True)
+    (folder / "helper.py").write_text(f"def scale(x):\n    return x * {helper}\n")
+    (folder / "gate.py").write_text(GATE.format(python=python, **text))
+    done = subprocess.run(
+        [sys.executable, "gate.py"],
+        cwd=folder,
+        env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(caches)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.split()[-1])
+
+
+@pytest.mark.slow
+def test_scripts_with_operators_of_one_name_share_a_cache_in_peace(tmp_path: Path) -> None:
+    caches = tmp_path / "caches"
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert run(one, caches, TANH) == 0
+    assert run(other, caches, CUBE) == 0
+    assert run(one, caches, TANH) > 0, "a warm start is a cache hit"
+    assert run(tmp_path / "elsewhere", caches, TANH) > 0, "from another folder too"
+    assert run(one, caches, TANH, python=False) == 0
+    assert run(one, caches, CUBE, python=False) == 0
+    assert run(one, caches, WIDE) == 0
+    assert run(one, caches, SCALED, helper="2") == 0
+    assert run(one, caches, SCALED, helper="5") == 0, "what a reference names belongs to it"
+    assert run(one, caches, SCALED, helper="5") > 0
+
+
+def cell(reference: str, takes: str, formula: str) -> Any:
+    """A notebook cell, run again after an edit."""
+    scope: dict[str, Any] = {"Tensor": Tensor, "torch": torch, "ow": ow, "__name__": "notebook_of_compiled"}
+    exec(
+        f"@ow.op(opaque=True)\ndef edited(x: Tensor) -> Tensor:\n    return {reference}\n"
+        f"@edited.gradient\ndef _(grad, {takes}):\n    return {formula}\n",
+        scope,
+    )
+    return scope["edited"]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_an_edited_cell_is_compiled_again(backend: str) -> None:
+    x = torch.tensor([0.5, 2.0, -3.0], requires_grad=True)
+    by_name = torch.compile(lambda x: torch.ops.user.edited(x), fullgraph=True, backend=backend)
+    for reference, takes, formula in (
+        ("x.tanh()", "x", "grad * (1 - x.tanh() ** 2)"),
+        ("x.tanh()", "result", "grad * (1 - result * result)"),
+        ("x * x", "x", "2 * grad * x"),
+    ):
+        edited = cell(reference, takes, formula)
+        (expected,) = torch.autograd.grad(edited(x).sum(), x)
+        by_object = torch.compile(lambda x, edited=edited: edited(x), fullgraph=True, backend=backend)
+        for compiled in (by_object, by_name):
+            (found,) = torch.autograd.grad(compiled(x).sum(), x)
+            torch.testing.assert_close(found, expected)
+
+
+def test_dynamo_stays_out_of_opwrights_own_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch._dynamo.convert_frame as convert_frame
+
+    compiled: list[str] = []
+    plain = convert_frame._compile
+
+    def watch(code: Any, *args: Any, **kwargs: Any) -> Any:
+        compiled.append(code.co_name)
+        return plain(code, *args, **kwargs)
+
+    monkeypatch.setattr(convert_frame, "_compile", watch)
+
+    @ow.op(opaque=True, namespace="compiled_frames")
+    def wave(x: Tensor) -> Tensor:
+        return x.sin()
+
+    @torch.compile(backend="aot_eager")
+    def step(x: Tensor) -> None:
+        wave(wave(x)).sum().backward()
+
+    x = torch.ones(3, requires_grad=True)
+    step(x)
+    torch.testing.assert_close(x.grad, x.sin().cos() * x.cos())
+    assert "run" not in compiled
+    assert set(compiled) <= {"step"} | {name for name in compiled if "resume" in name}
+
+
+def test_a_first_call_of_data_dependent_shape_breaks_the_graph_and_works() -> None:
+    @ow.op(opaque=True, namespace="compiled_frames")
+    def above(x: Tensor) -> Tensor:
+        return x[x > 0]
+
+    found = torch.compile(lambda x: above(x) * 2, backend="aot_eager")(torch.tensor([1.0, -1.0, 3.0]))
+    assert found.tolist() == [2.0, 6.0]
+
+
+@pytest.mark.parametrize("form", ["number", "mask"])
+def test_references_that_read_values_compile_as_the_plain_function_does(form: str) -> None:
+    def number(x: Tensor, s: Tensor) -> Tensor:
+        return x * s.item()
+
+    def mask(x: Tensor, s: Tensor) -> Tensor:
+        return x[x > s.item()]
+
+    plain = {"number": number, "mask": mask}[form]
+    op: ow.Op[..., Any] = ow.op(opaque=True, namespace="compiled_values", name=form)(plain)
+    given = torch.tensor([0.5, 2.0, 3.0])
+    expected, found = given.clone().requires_grad_(), given.clone().requires_grad_()
+    plain(expected, torch.tensor(1.0)).sin().sum().backward()
+    compiled = torch.compile(lambda x, s: op(x, s).sin(), fullgraph=True, backend="aot_eager")
+    compiled(found, torch.tensor(1.0)).sum().backward()
+    torch.testing.assert_close(found.grad, expected.grad)
+
+
+def test_composite_losses_have_their_shapes_in_dynamic_graphs() -> None:
+    def entropy(x: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(x, target, reduction="none")
+
+    def hinge(x: Tensor, target: Tensor) -> Tensor:
+        return F.hinge_embedding_loss(x, target)
+
+    for plain, target in ((entropy, torch.tensor([0, 1, 2, 0])), (hinge, torch.ones(4, 3))):
+        op: ow.Op[..., Any] = ow.op(opaque=True, namespace="compiled_losses")(plain)
+        x = torch.randn(4, 3, requires_grad=True)
+        (expected,) = torch.autograd.grad(plain(x, target).sum(), x)
+        compiled = torch.compile(lambda x, t, op=op: op(x, t) * 1, fullgraph=True, backend="aot_eager", dynamic=True)
+        (found,) = torch.autograd.grad(compiled(x, target).sum(), x)
+        torch.testing.assert_close(found, expected)
+
+
+def test_sizes_known_only_at_run_time_broadcast() -> None:
+    @ow.op(namespace="compiled_sizes")
+    def total(x: Tensor, y: Tensor) -> Tensor:
+        ow.require(ow.broadcastable(x, y), "x and y must broadcast, got {x.shape} and {y.shape}")
+        return x + y
+
+    mask = torch.tensor([True, False, True])
+    for op in (total, ow.axpby):
+        compiled = torch.compile(lambda x, m, op=op: op(x[m], x[m]), fullgraph=True, backend="aot_eager")
+        for _ in range(2):
+            x = torch.ones(3, requires_grad=True)
+            out = compiled(x, mask)
+            assert out.tolist() == [2.0, 2.0]
+            out.sum().backward()
+            assert x.grad is not None
+            assert x.grad.tolist() == [2.0, 0.0, 2.0]
