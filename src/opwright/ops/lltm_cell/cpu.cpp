@@ -93,9 +93,13 @@ void copy_rows(const Tensor& joined, const Tensor& h, const Tensor& x, bool apar
     const int64_t left = h.size(1) * size, right = x.size(1) * size;
     const auto memory = [](const Tensor& t) { return static_cast<char*>(const_cast<void*>(t.const_data_ptr())); };
     char *to = memory(joined), *from_h = memory(h), *from_x = memory(x);
+    // A side without columns has no memory, and memcpy takes no null pointer.
+    const auto copy = [](char* to, const char* from, int64_t bytes) {
+        if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+    };
     for (int64_t row = 0; row < x.size(0); ++row, to += left + right, from_h += left, from_x += right) {
-        std::memcpy(apart ? from_h : to, apart ? to : from_h, static_cast<size_t>(left));
-        std::memcpy(apart ? from_x : to + left, apart ? to + left : from_x, static_cast<size_t>(right));
+        copy(apart ? from_h : to, apart ? to : from_h, left);
+        copy(apart ? from_x : to + left, apart ? to + left : from_x, right);
     }
 }
 
