@@ -38,7 +38,7 @@
 #pragma GCC visibility push(hidden)
 
 namespace opwright {
-namespace detail {
+namespace ow_inner {
 
 // A function as PyTorch calls it, on a stack of arguments that become results. TORCH_BOX does the same with more code
 // to compile and more copies.
@@ -86,7 +86,7 @@ struct Boxed<function> {
     }
 };
 
-}  // namespace detail
+}  // namespace ow_inner
 }  // namespace opwright
 
 #pragma GCC visibility pop
@@ -100,10 +100,10 @@ struct Boxed<function> {
                      OPWRIGHT_RUN_##device(op, function));                              \
     }                                                                                   \
     static_assert(true, "")
-#define OPWRIGHT_RUN_CPU(op, function) opwright::detail::Boxed<&function>::run
-#define OPWRIGHT_RUN_CUDA(op, function)                                                                  \
-    [](StableIValue* stack, uint64_t arguments, uint64_t results) {                                      \
-        opwright::detail::Boxed<&function>::run_on_device(C10_STRINGIZE(op), stack, arguments, results); \
+#define OPWRIGHT_RUN_CPU(op, function) opwright::ow_inner::Boxed<&function>::run
+#define OPWRIGHT_RUN_CUDA(op, function)                                                                    \
+    [](StableIValue* stack, uint64_t arguments, uint64_t results) {                                        \
+        opwright::ow_inner::Boxed<&function>::run_on_device(C10_STRINGIZE(op), stack, arguments, results); \
     }
 #define OPWRIGHT_ON_CPU "cpu"
 #define OPWRIGHT_ON_CUDA "cuda"

@@ -31,7 +31,7 @@ struct Call {
         q.batch = x.size(1);
         q.hidden = weight_hh.size(1);
         q.reverse = reverse;
-        q.convert = detail::conversion(type, dtype_of<C>);
+        q.convert = ow_inner::conversion(type, dtype_of<C>);
         q.bytes = q.convert.widen ? 2 : int64_t(sizeof(C));
         q.weight = memory(hold(contiguous(weight_hh)));
         read_lengths(lengths);
@@ -59,7 +59,8 @@ struct Call {
         const Tensor whole = hold(contiguous(*x));
         if (dtype(whole) == dtype_of<C>) return reinterpret_cast<C*>(memory(whole));
         C* to = numbers(whole.numel());
-        detail::conversion(dtype(whole), dtype_of<C>).widen(reinterpret_cast<char*>(to), memory(whole), whole.numel());
+        ow_inner::conversion(dtype(whole), dtype_of<C>)
+            .widen(reinterpret_cast<char*>(to), memory(whole), whole.numel());
         return to;
     }
 
@@ -94,7 +95,7 @@ struct Call {
 
     // Numbers into a row of a matrix of some dtype.
     void write_row(const Tensor& out, int64_t row, const C* from) const {
-        const auto convert = detail::conversion(dtype(out), dtype_of<C>);
+        const auto convert = ow_inner::conversion(dtype(out), dtype_of<C>);
         const int64_t size = convert.narrow ? 2 : int64_t(sizeof(C)), n = out.size(1);
         char* to = memory(out) + row * n * size;
         if (convert.narrow) return convert.narrow(to, reinterpret_cast<const char*>(from), n);

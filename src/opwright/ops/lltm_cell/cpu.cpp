@@ -10,13 +10,13 @@ constexpr int64_t block = 256;
 
 struct Bytes {
     char* data;
-    detail::Conversion convert;
+    ow_inner::Conversion convert;
     int64_t bytes;
 
     Bytes() : data(nullptr), convert{}, bytes(0) {}
     template <class C>
     Bytes(const Tensor& x, C) : data(static_cast<char*>(const_cast<void*>(x.const_data_ptr()))) {
-        convert = detail::conversion(dtype(x), dtype_of<C>);
+        convert = ow_inner::conversion(dtype(x), dtype_of<C>);
         bytes = convert.widen ? 2 : int64_t(sizeof(C));
     }
 };
@@ -138,8 +138,8 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x, const Tensor& weight
     const Bytes z(gates, C()), old(before, C()), states(next, C()), hs(out, C());
     const Bytes zh = recurrent.defined() ? Bytes(recurrent, C()) : Bytes();
     const Bytes b = offsets.defined() ? Bytes(offsets, C()) : Bytes();
-    const auto loop = detail::best<Forward<C>, const C* const*, const C* const*, const C* const*, const C*, C* const*,
-                                   C*, C*, int64_t>();
+    const auto loop = ow_inner::best<Forward<C>, const C* const*, const C* const*, const C* const*, const C*, C* const*,
+                                     C*, C*, int64_t>();
     parallel(0, batch, grain / (16 * H + 1) + 1, [&](int64_t begin, int64_t end) {
         alignas(64) C room[15][block];
         std::fill_n(room[14], block, C(0));
@@ -191,8 +191,8 @@ Gradients backward(const OptionalTensor& grad_h, const OptionalTensor& grad_c, c
                  gc = given(grad_c) ? contiguous(*grad_c) : Tensor();
     const Bytes z(kept, C()), old(before, C()), to_gates(d, C()), to_c(dc, C());
     const Bytes from_h = gh.defined() ? Bytes(gh, C()) : Bytes(), from_c = gc.defined() ? Bytes(gc, C()) : Bytes();
-    const auto loop = detail::best<Backward<C>, const C*, const C*, const C*, const C*, const C*, const C*, C*, C*, C*,
-                                   C*, int64_t>();
+    const auto loop = ow_inner::best<Backward<C>, const C*, const C*, const C*, const C*, const C*, const C*, C*, C*,
+                                     C*, C*, int64_t>();
     parallel(0, batch, grain / (16 * H + 1) + 1, [&](int64_t begin, int64_t end) {
         alignas(64) C room[11][block];
         std::fill_n(room[10], block, C(0));
