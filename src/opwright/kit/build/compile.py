@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from opwright.kit import bound
 from opwright.kit.build import cache, cuda, toolchain
 from opwright.kit.build.plan import VECTORISED, Plan
 from opwright.kit.build.trouble import Unavailable, explain_failure
@@ -97,6 +98,7 @@ def _compile(plan: Plan, root: Path, private: Path, hint: str) -> dict[str, Any]
         "seconds": round(took, 3),
         "torch": toolchain.torch_identity(),
         "more_headers": _headers_not_seen(plan, private),
+        "kernels": bound.read(output),
     }
     if on_gpu:
         about |= {"arch": list(plan.arch), "cuda": list(cuda.nvcc().release), "nvccflags": plan.nvccflags}
