@@ -85,7 +85,7 @@ def cell(reference: str, takes: str, formula: str) -> Any:
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_an_edited_cell_is_compiled_again(backend: str) -> None:
     x = torch.tensor([0.5, 2.0, -3.0], requires_grad=True)
-    by_name = torch.compile(lambda x: torch.ops.user.edited(x), fullgraph=True, backend=backend)
+    by_name = torch.compile(lambda x: torch.ops.notebook_of_compiled.edited(x), fullgraph=True, backend=backend)
     for reference, takes, formula in (
         ("x.tanh()", "x", "grad * (1 - x.tanh() ** 2)"),
         ("x.tanh()", "result", "grad * (1 - result * result)"),

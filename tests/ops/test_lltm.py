@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -178,3 +181,23 @@ def test_threads_that_call_at_once_do_not_wait_for_each_other() -> None:
     assert not any(caller.is_alive() for caller in callers)
     assert len(results) == 20
     assert all(torch.equal(r, expected) for r in results)
+
+
+READS_NUMBERS = """
+import torch, opwright as ow
+for dtype in (torch.bfloat16, torch.float16):
+    for hidden in range(1, 9):
+        x, h = torch.ones(3, 2, 4, dtype=dtype), torch.ones(2, hidden, dtype=dtype)
+        wi, wh, b = (torch.ones(3 * hidden, *n, dtype=dtype) for n in ((4,), (hidden,), ()))
+        out = ow.lltm(x, wi, wh, b, b, h, h)
+        assert all(bool(t.isfinite().all()) for t in out if t is not None)
+"""
+
+
+def test_half_types_read_no_freed_memory() -> None:
+    """glibc overwrites what is freed, so that a stale pointer is followed into nowhere."""
+    environment = {**os.environ, "MALLOC_PERTURB_": "165"}
+    done = subprocess.run(
+        [sys.executable, "-c", READS_NUMBERS], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr}"

@@ -20,6 +20,7 @@ from opwright.kit.build import cache as build_cache
 from opwright.kit.build import compile, prebuilt, room, toolchain
 from opwright.kit.build.compile import write_compile_commands
 from opwright.kit.build.library import Library
+from opwright.kit.build.trouble import WrongKernel
 from opwright.kit.load import FILE
 from opwright.kit.verify import guard
 
@@ -111,18 +112,23 @@ def build(
             future.result()
     for library in libraries:
         library.load(again=True)
-    failed = [f"{library.file}: {library.trouble}" for library in libraries if library.trouble]
+    failed = {library: [f"{library.file}: {library.trouble}"] for library in libraries if library.trouble}
     for op, kernel in kernels:
-        if kernel.library and not kernel.library.trouble:
-            kernel.ready(op)
+        if kernel.library:
+            try:
+                kernel.refuse_other_types(op)  # also where it cannot be loaded
+                if not kernel.library.trouble:
+                    kernel.ready(op)
+            except WrongKernel as e:
+                failed.setdefault(kernel.library, []).append(str(e))
     if to is not None:
         for library in libraries:
-            if not library.trouble:
+            if library not in failed:
                 plan = library.plan()
                 prebuilt.write(plan, library.find(plan), to)
     took = time.perf_counter() - start
-    for line in failed:
-        console.print(line, style="red", highlight=False, soft_wrap=True)
+    for line in dict.fromkeys(line for lines in failed.values() for line in lines):
+        console.print(line, style="red", highlight=False, soft_wrap=True, markup=False)
     console.print(
         f"{len(libraries) - len(failed)} of {len(libraries)} libraries are built ({took:.1f} s)", highlight=False
     )

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.kit import locks, native, register
+from opwright.kit import bound, locks, native, register
 from opwright.kit.build.library import Library, forbidden
-from opwright.kit.build.trouble import BuildError
+from opwright.kit.build.trouble import BuildError, WrongKernel
 from opwright.kit.domain import Domain
 from opwright.kit.values import tensors
 
@@ -120,15 +120,27 @@ class Kernel:
 
         return call
 
+    def refuse_other_types(self, op: Op[..., Any]) -> None:
+        """Raise when its library, as it was found, binds a function of other types than the operator's schema has."""
+        assert self.library is not None
+        for each in self.library.bound:
+            if (each.op, each.device) == (op.name, self.device):
+                wrong = bound.mismatch(op, each, self.library.file.parent)
+                if wrong is not None:
+                    raise WrongKernel(wrong)
+
     def _bind(self, op: Op[..., Any], key: str) -> Callable[..., Any]:
         assert self.library is not None
-        overload = register.define_hidden(op, f"{self.device}_{key}")
-        bound = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), self.device.upper())
-        if not bound:
-            raise BuildError(
-                f"{op.name}: {self.library.file} binds no kernel to it; "
-                f"add `OPWRIGHT_KERNEL({op.name}, {self.device.upper()}, your_function);`"
-            )
+        self.refuse_other_types(op)
+        try:
+            overload = register.define_hidden(op, f"{self.device}_{key}")
+        except RuntimeError as e:
+            if "schema" not in str(e):
+                raise
+            # PyTorch compares by itself what TORCH_LIBRARY_IMPL binds.
+            raise WrongKernel(f"{op.name}: {self.library.file} binds a function that does not fit it\n{e}") from None
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), self.device.upper()):
+            raise WrongKernel(bound.unbound(op, self.device, self.library.file, self.library.bound))
         numbers = [p.name for p in op.signature.parameters if p.kind.is_number]
         self.overload = overload
         hidden = overload._op

@@ -409,9 +409,9 @@ class Op(Ladder, Generic[P, R]):
     def run_kernel(self, *args: Any, **kwargs: Any) -> Any:
         """The kernel whose domain holds the call, else the reference."""
         if not self._rung_known:
+            self._refuse_captured()
             self._rung_known = True
             short.open_way(self)
-            self._refuse_captured()
             if self.has_rung:
                 _ = self.backward  # a graph from a compiler's cache may call it by name, with nobody else to define it
         if self.kernels:

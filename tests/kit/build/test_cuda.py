@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ import torch
 
 import opwright as ow
 from opwright.kit import doctor_cuda, register
+from opwright.kit.bound import Bound
 from opwright.kit.build import compile, cuda, fatbin, prebuilt
 from opwright.kit.build.library import Library
 from opwright.kit.build.plan import Options
@@ -74,6 +76,24 @@ def test_every_part_of_the_header_compiles_without_a_gpu(folder: Path, monkeypat
     assert fatbin.code_in(entry.library) == ("9.0",)
     assert entry.about["arch"] == ["9.0"]
     assert entry.about["cuda"] == list(cuda.nvcc().release)
+    line = str(1 + EVERYTHING[: EVERYTHING.index("OPWRIGHT_KERNEL(")].count("\n"))
+    assert entry.about["kernels"] == [["everything", "cuda", "everything", "cuda.cu", line, "Tensor", "Tensor,float"]]
+
+
+@needs_nvcc
+def test_a_kernel_of_other_types_is_told_where_there_is_no_gpu(tmp_path: Path) -> None:
+    folder = tmp_path / "saxpy"
+    shutil.copytree(EXAMPLES / "saxpy", folder)
+    source = folder / "bind.cpp"
+    source.write_text(source.read_text().replace("double a", "int64_t a"))
+    done = subprocess.run(
+        [sys.executable, "-m", "opwright", "build", str(folder), "--device", "cuda"],
+        capture_output=True, text=True, env={**os.environ, **ARCH}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "saxpy: saxpy_cuda in " in done.stderr
+    assert "needs `Tensor saxpy_cuda(" in done.stderr
+    assert "0 of 1 libraries are built" in done.stderr
 
 
 @needs_nvcc
@@ -128,6 +148,12 @@ def test_every_kernel_of_the_library_compiles_without_a_gpu(monkeypatch: pytest.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for entry in pool.map(lambda each: compile.build(each.plan()), made):
             assert fatbin.code_in(entry.library) in ((), ("9.0",))
+            assert entry.about["kernels"]
+    for op in register.operators():
+        for kernel in op.kernels:
+            if kernel.library in made:
+                kernel.library.bound = [Bound(*row) for row in compile.build(kernel.library.plan()).about["kernels"]]
+                kernel.refuse_other_types(op)
 
 
 @needs_nvcc

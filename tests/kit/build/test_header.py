@@ -25,13 +25,52 @@ def examples() -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", examples())
-def test_examples_compile(name: str, tmp_path: Path) -> None:
-    source = tmp_path / "example.cpp"
-    source.write_text(examples()[name], encoding="utf-8")
-    assert "OPWRIGHT_KERNEL" in source.read_text()
+def compiled(source: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """What the compiler says of a kernel, as the build calls it."""
+    source.write_text(text, encoding="utf-8")
     plan = Plan("example", (source,), defines=("OPWRIGHT_NAMESPACE=example", "OPWRIGHT_KEY={key}"))
     includes = [f"-I{p}" for p in plan.includes] + [f"-isystem{p}" for p in toolchain.torch_includes()]
     command = [*toolchain.compiler().command, *plan.flags, *plan.filled_defines(), *includes, "-Wall", "-Werror"]
-    done = subprocess.run([*command, "-fsyntax-only", str(source)], capture_output=True, text=True, check=False)
+    return subprocess.run([*command, "-fsyntax-only", str(source)], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", examples())
+def test_examples_compile(name: str, tmp_path: Path) -> None:
+    text = examples()[name]
+    assert "OPWRIGHT_KERNEL" in text
+    done = compiled(tmp_path / "example.cpp", text)
     assert done.returncode == 0, done.stderr
+
+
+OWN_NAMESPACES = """
+namespace detail { inline double twice(double x); }  // as a header of PyTorch's may have it, before ours
+#include <opwright/kernel.h>
+#include <opwright/team.h>
+#include <opwright/tile.h>
+#include <opwright/views.h>
+
+namespace detail { inline double twice(double x) { return 2 * x; } }
+namespace impl { constexpr double one = 1; }
+namespace inner { constexpr double one = 1; }
+namespace internal { constexpr double one = 1; }
+
+Tensor f_cpu(const Tensor& x) {
+    return map([](double v) { return detail::twice(v) + impl::one + inner::one + internal::one; }, x);
+}
+OPWRIGHT_KERNEL(f, CPU, f_cpu);
+"""
+
+
+def test_a_kernel_may_have_a_namespace_detail_of_its_own(tmp_path: Path) -> None:
+    done = compiled(tmp_path / "cpu.cpp", OWN_NAMESPACES)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("folder", ["include/opwright", "ops"])
+def test_no_source_of_ours_says_detail(folder: str) -> None:
+    """kernel.h opens our namespace to kernels, so that the word would mean two things beside another `detail`."""
+    sources = [p for p in (ROOT / "src/opwright" / folder).rglob("*") if p.suffix in (".h", ".cuh", ".cpp", ".cu")]
+    assert sources
+    for source in sources:
+        found = re.search(r"namespace detail\b|(?<!torch::stable::)\bdetail::", source.read_text(encoding="utf-8"))
+        assert not found, f"{source}: {found}"

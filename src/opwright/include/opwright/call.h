@@ -23,7 +23,7 @@ __attribute__((visibility("default"), weak)) void (*opwright_check_between)(int6
 
 namespace opwright {
 
-namespace detail {
+namespace ow_inner {
 
 // A loop in check mode.
 __attribute__((noinline, cold)) inline void parallel_checked(int64_t begin, int64_t end, ParallelFunc part,
@@ -70,7 +70,7 @@ __attribute__((noinline, cold)) inline void parallel_checked(int64_t begin, int6
     }
 }
 
-}  // namespace detail
+}  // namespace ow_inner
 
 // What a thread should at least get of work as cheap as an addition: PyTorch's own choice.
 constexpr int64_t grain = 32768;
@@ -98,14 +98,14 @@ void parallel(int64_t begin, int64_t end, int64_t grain, const Body& body) {
         }
     };
     if (checked) {
-        detail::parallel_checked(begin, end, part, &shared);
+        ow_inner::parallel_checked(begin, end, part, &shared);
     } else {
         TORCH_ERROR_CODE_CHECK(torch_parallel_for(begin, end, grain, part, &shared));
     }
     if (shared.error) std::rethrow_exception(shared.error);
 }
 
-namespace detail {
+namespace ow_inner {
 
 template <class R>
 struct Unboxed {
@@ -131,7 +131,7 @@ struct Unboxed<std::tuple<R...>> {
     }
 };
 
-}  // namespace detail
+}  // namespace ow_inner
 
 // Calls an operator of PyTorch with all arguments of its schema, defaults too, each of the schema's type: Tensor,
 // int64_t, double, bool, std::vector<int64_t>, DType, or a std::optional of one. A Scalar cannot be passed.
@@ -141,11 +141,11 @@ struct Unboxed<std::tuple<R...>> {
 //                        std::optional<DType>());
 template <class R = Tensor, class... Argument>
 R call(const char* op, const char* overload, const Argument&... arguments) {
-    constexpr size_t results = detail::Unboxed<R>::size;
+    constexpr size_t results = ow_inner::Unboxed<R>::size;
     StableIValue stack[std::max(sizeof...(Argument), results) + 1] = {torch::stable::detail::from(arguments)...};
     check(torch_call_dispatcher(op, overload, stack, TORCH_ABI_VERSION) == TORCH_SUCCESS, op, *overload ? "." : "",
           overload, " failed");
-    return detail::Unboxed<R>::take(stack);
+    return ow_inner::Unboxed<R>::take(stack);
 }
 
 }  // namespace opwright

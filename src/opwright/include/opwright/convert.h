@@ -7,7 +7,7 @@
 #pragma GCC visibility push(hidden)
 
 namespace opwright {
-namespace detail {
+namespace ow_inner {
 
 // Calls body with a zero of an integer type as wide as an element: to move elements one need not know what they are.
 template <class Body>
@@ -114,10 +114,10 @@ OPWRIGHT_AVX2 inline void narrow_half_f16c(char* elements, const char* numbers, 
 // How tensors of a dtype become numbers: as they are, or from and to half and bfloat16 when the numbers are float.
 Conversion conversion(DType dtype, DType numbers);
 
-}  // namespace detail
+}  // namespace ow_inner
 #ifndef OPWRIGHT_APART
 
-namespace detail {
+namespace ow_inner {
 
 OPWRIGHT_NOINLINE void gather(char* to, const char* from, int64_t stride, int64_t bytes, int64_t n, int64_t step,
                               int64_t rows) {
@@ -191,7 +191,7 @@ OPWRIGHT_NOINLINE Conversion conversion(DType dtype, DType numbers) {
     return {};
 }
 
-}  // namespace detail
+}  // namespace ow_inner
 
 #endif
 

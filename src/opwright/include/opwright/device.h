@@ -14,7 +14,7 @@
 #pragma GCC visibility push(hidden)
 
 namespace opwright {
-namespace detail {
+namespace ow_inner {
 
 [[noreturn]] void cuda_fail(cudaError_t error, const char* what);
 
@@ -113,16 +113,16 @@ inline void wait_for(cudaStream_t stream, const char* what) {
     if (capturing == cudaStreamCaptureStatusNone) cuda_check(cudaStreamSynchronize(stream), what);
 }
 
-}  // namespace detail
+}  // namespace ow_inner
 
 // The stream to launch on: PyTorch's current one.
-inline cudaStream_t stream() { return detail::current_stream(detail::OnDevice::current().index); }
+inline cudaStream_t stream() { return ow_inner::current_stream(ow_inner::OnDevice::current().index); }
 
 // After a launch of one's own, `kernel<<<…, stream()>>>(…); launched();`: an error of the launch is raised here. An
 // error of the kernel itself shows later, in whatever waits for it; with OPWRIGHT_CUDA_SYNC=1 it shows here.
 inline void launched() {
-    detail::cuda_check(cudaGetLastError(), "the launch");
-    if (__builtin_expect(detail::synchronous(), false)) detail::wait_for(stream(), "the kernel");
+    ow_inner::cuda_check(cudaGetLastError(), "the launch");
+    if (__builtin_expect(ow_inner::synchronous(), false)) ow_inner::wait_for(stream(), "the kernel");
 }
 
 }  // namespace opwright

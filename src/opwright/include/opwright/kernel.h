@@ -11,9 +11,10 @@
 //
 //     OPWRIGHT_KERNEL(hypot, CPU, hypot_cpu);
 //
-// The parameters are those of the schema: const Tensor&, int64_t, double (float, or a number), bool,
-// std::optional<Tensor>, std::vector<int64_t>, Wanted; several results are a std::tuple. The reference has made the
-// checks, and the declared domain has been asked, before a kernel runs.
+// The parameters are those of the schema: const Tensor& (or Tensor&, for one that is written to), int64_t, double
+// (float, or a number), bool, std::string, DType, std::optional<Tensor>, std::vector<int64_t>, Wanted; several results
+// are a std::tuple, none is void. The reference has made the checks, and the declared domain has been asked, before a
+// kernel runs.
 #pragma once
 
 #ifdef OPWRIGHT_CUDA  // set by the build for kernels of the GPU, in .cu files and in .cpp files beside them
@@ -22,6 +23,7 @@
 #include <opwright/call.h>
 #include <opwright/dispatch.h>
 #include <opwright/layout.h>
+#include <opwright/signature.h>
 #include <opwright/tensor.h>
 #ifndef OPWRIGHT_CUDA
 #include <opwright/map.h>
@@ -38,7 +40,14 @@
 #pragma GCC visibility push(hidden)
 
 namespace opwright {
-namespace detail {
+namespace ow_inner {
+
+// An argument while the function runs, which may take it by value or by reference: Tensor& for what it writes to.
+template <class A>
+struct Argument {
+    std::decay_t<A> value;
+    A&& pass() { return static_cast<A&&>(value); }
+};
 
 // A function as PyTorch calls it, on a stack of arguments that become results. TORCH_BOX does the same with more code
 // to compile and more copies.
@@ -47,9 +56,10 @@ struct Boxed;
 
 template <class R, class... A, R (*function)(A...)>
 struct Boxed<function> {
-    static void run(StableIValue* stack, uint64_t arguments, uint64_t results) {
-        check(arguments == sizeof...(A) && results == Unboxed<R>::size, "the kernel must have the ", arguments,
-              " parameters and ", results, " results of its schema, got ", sizeof...(A), " and ", Unboxed<R>::size);
+    static void run(const char* op, StableIValue* stack, uint64_t arguments, uint64_t results) {
+        // Python has compared the types. That there are as many is what memory safety needs.
+        check(arguments == sizeof...(A) && results == Unboxed<R>::size, op, ": the kernel has ", sizeof...(A),
+              " parameters and ", Unboxed<R>::size, " results, its schema ", arguments, " and ", results);
         run(stack, std::index_sequence_for<A...>());
     }
 
@@ -62,7 +72,7 @@ struct Boxed<function> {
         check(first < sizeof...(A), op, ": a CUDA kernel must take a tensor, whose device it runs on");
         // The stack owns the handle; it is only looked at.
         const OnDevice guard(op, torch::stable::detail::to<AtenTensorHandle>(stack[first]));
-        run(stack, arguments, results);
+        run(op, stack, arguments, results);
     }
 #endif
 
@@ -70,9 +80,9 @@ struct Boxed<function> {
     template <size_t... I>
     static void run(StableIValue* stack, std::index_sequence<I...>) {
         if constexpr (std::is_void_v<R>) {
-            function(torch::stable::detail::to<std::decay_t<A>>(stack[I])...);
+            function(Argument<A>{torch::stable::detail::to<std::decay_t<A>>(stack[I])}.pass()...);
         } else {
-            put(stack, function(torch::stable::detail::to<std::decay_t<A>>(stack[I])...));
+            put(stack, function(Argument<A>{torch::stable::detail::to<std::decay_t<A>>(stack[I])}.pass()...));
         }
     }
 
@@ -86,26 +96,42 @@ struct Boxed<function> {
     }
 };
 
-}  // namespace detail
+}  // namespace ow_inner
 }  // namespace opwright
 
 #pragma GCC visibility pop
 
-// Binds a function to an operator on a device. It becomes the overload OP.DEVICE_KEY, where the key of the build keeps
-// it apart from earlier builds of the same operator; Python has defined that overload before it loads the library.
-#define OPWRIGHT_KERNEL(op, device, function) OPWRIGHT_BIND(OPWRIGHT_NAMESPACE, op, device, OPWRIGHT_KEY, function)
-#define OPWRIGHT_BIND(space, op, device, key, function)                                 \
-    STABLE_TORCH_LIBRARY_IMPL(space, device, library) {                                 \
-        library.impl(C10_STRINGIZE(op) "." OPWRIGHT_ON_##device "_" C10_STRINGIZE(key), \
-                     OPWRIGHT_RUN_##device(op, function));                              \
-    }                                                                                   \
+// Binds a function to an operator on a device, CPU or CUDA. It becomes the overload OP.DEVICE_KEY, where the key of the
+// build keeps it apart from earlier builds of the same operator; Python has defined that overload before it is called.
+#define OPWRIGHT_KERNEL(op, device, function) \
+    OPWRIGHT_CHOOSE(OPWRIGHT_FOR_##device)(OPWRIGHT_NAMESPACE, op, device, OPWRIGHT_KEY, function)
+#define OPWRIGHT_BIND(space, op, device, key, function)                                                        \
+    OPWRIGHT_RECORD(op, device, function);                                                                     \
+    STABLE_TORCH_LIBRARY_IMPL(space, device, library) {                                                        \
+        library.impl(C10_STRINGIZE(op) "." OPWRIGHT_ON_##device "_" C10_STRINGIZE(key),                        \
+                     [](StableIValue* stack, uint64_t arguments, uint64_t results) {                           \
+                         opwright::ow_inner::Boxed<&function>::OPWRIGHT_RUN_##device(C10_STRINGIZE(op), stack, \
+                                                                                     arguments, results);      \
+                     });                                                                                       \
+    }                                                                                                          \
     static_assert(true, "")
-#define OPWRIGHT_RUN_CPU(op, function) opwright::detail::Boxed<&function>::run
-#define OPWRIGHT_RUN_CUDA(op, function)                                                                  \
-    [](StableIValue* stack, uint64_t arguments, uint64_t results) {                                      \
-        opwright::detail::Boxed<&function>::run_on_device(C10_STRINGIZE(op), stack, arguments, results); \
-    }
+#define OPWRIGHT_RUN_CPU run
+#define OPWRIGHT_RUN_CUDA run_on_device
 #define OPWRIGHT_ON_CPU "cpu"
 #define OPWRIGHT_ON_CUDA "cuda"
+
+// What OPWRIGHT_KERNEL becomes: the second of two words where there is such a device, and else a sentence.
+#define OPWRIGHT_CHOOSE(...) OPWRIGHT_SECOND(__VA_ARGS__, OPWRIGHT_NO_DEVICE, )
+#define OPWRIGHT_SECOND(first, second, ...) second
+#define OPWRIGHT_FOR_CPU , OPWRIGHT_BIND
+#ifdef OPWRIGHT_CUDA
+#define OPWRIGHT_FOR_CUDA , OPWRIGHT_BIND
+#else
+#define OPWRIGHT_FOR_CUDA , OPWRIGHT_NO_CUDA
+#endif
+#define OPWRIGHT_NO_DEVICE(space, op, device, key, function) \
+    static_assert(false, C10_STRINGIZE(op) ": the device must be CPU or CUDA, got " C10_STRINGIZE(device))
+#define OPWRIGHT_NO_CUDA(space, op, device, key, function) \
+    static_assert(false, C10_STRINGIZE(op) ": this file is built for the CPU; kernels for CUDA stand in a .cu file")
 
 using namespace opwright;

@@ -23,7 +23,7 @@ struct Grid {
     int64_t sheets = 1;  // blockIdx.z
 };
 
-namespace detail {
+namespace ow_inner {
 
 constexpr int64_t most_blocks = INT_MAX;
 constexpr int64_t most_rows = 65535;
@@ -33,7 +33,7 @@ OPWRIGHT_NOINLINE void launch_raw(const void* kernel, const Grid& grid, void** a
     const dim3 t = grid.threads;
     check(grid.blocks > 0 && grid.blocks <= most_blocks && grid.rows > 0 && grid.rows <= most_rows && grid.sheets > 0 &&
               grid.sheets <= most_rows,
-          detail::OnDevice::name(), ": a launch has at most 2147483647 x 65535 x 65535 blocks, got ", grid.blocks,
+          ow_inner::OnDevice::name(), ": a launch has at most 2147483647 x 65535 x 65535 blocks, got ", grid.blocks,
           " x ", grid.rows, " x ", grid.sheets);
     const cudaStream_t on = stream();
     if (__builtin_expect(synchronous(), false)) wait_for(on, "an earlier kernel on this stream");
@@ -47,7 +47,7 @@ OPWRIGHT_NOINLINE void launch_raw(const void* kernel, const Grid& grid, void** a
     const cudaError_t error = cudaLaunchKernel(kernel, blocks, t, arguments, grid.shared, on);
     if (__builtin_expect(error != cudaSuccess, false)) {
         cudaGetLastError();
-        check(error == cudaErrorNoKernelImageForDevice, detail::OnDevice::name(),
+        check(error == cudaErrorNoKernelImageForDevice, ow_inner::OnDevice::name(),
               ": the launch failed: ", cudaGetErrorString(error), ", with blocks (", blocks.x, ", ", blocks.y, ", ",
               blocks.z, "), threads (", t.x, ", ", t.y, ", ", t.z, ") and ", grid.shared, " bytes of shared memory");
         cuda_fail(error, "the launch");
@@ -55,7 +55,7 @@ OPWRIGHT_NOINLINE void launch_raw(const void* kernel, const Grid& grid, void** a
     if (__builtin_expect(synchronous(), false)) wait_for(on, "the kernel");
 }
 
-}  // namespace detail
+}  // namespace ow_inner
 
 // kernel<<<…>>>(arguments…), checked.
 //
@@ -65,12 +65,12 @@ void launch(void (*kernel)(P...), const Grid& grid, const A&... arguments) {
     static_assert(sizeof...(P) == sizeof...(A), "one argument a parameter");
     const auto with = [&](P... converted) {
         void* pointers[] = {const_cast<void*>(static_cast<const void*>(&converted))..., nullptr};
-        detail::launch_raw(reinterpret_cast<const void*>(kernel), grid, pointers);
+        ow_inner::launch_raw(reinterpret_cast<const void*>(kernel), grid, pointers);
     };
     with(arguments...);
 }
 
-namespace detail {
+namespace ow_inner {
 
 template <class F>
 __global__ void __launch_bounds__(256) each_index(int64_t n, F function) {
@@ -78,15 +78,15 @@ __global__ void __launch_bounds__(256) each_index(int64_t n, F function) {
     for (int64_t i = blockIdx.x * int64_t(256) + threadIdx.x; i < n; i += step) function(i);
 }
 
-}  // namespace detail
+}  // namespace ow_inner
 
 // function(i) for every i in [0, n), on as many threads.
 //
 //     for_each(x.numel(), [=] __device__(int64_t i) { out[i] = in[index[i]]; });
 template <class F>
 void for_each(int64_t n, const F& function) {
-    const int64_t blocks = std::min<int64_t>(ceil_div(n, 256), detail::most_blocks);
-    launch(detail::each_index<F>, {blocks, 256}, n, function);
+    const int64_t blocks = std::min<int64_t>(ceil_div(n, 256), ow_inner::most_blocks);
+    launch(ow_inner::each_index<F>, {blocks, 256}, n, function);
 }
 
 // A tensor of rank N as a kernel takes it: by value, indexed x(i, j). Index is int32_t where that reaches every
@@ -96,7 +96,7 @@ template <class T, int N, class Index = int64_t>
 class Packed {
   public:
     explicit Packed(const Tensor& x) : data_(data<T>(x)) {
-        check(x.dim() == N, detail::OnDevice::name(), ": the tensor must have ", N, " dimensions, got ", shape(x));
+        check(x.dim() == N, ow_inner::OnDevice::name(), ": the tensor must have ", N, " dimensions, got ", shape(x));
         for (int d = 0; d < N; ++d) {
             size_[d] = static_cast<Index>(x.size(d));
             stride_[d] = static_cast<Index>(x.stride(d));
@@ -142,7 +142,7 @@ Packed<T, N, Index> packed(const Tensor& x) {
     return Packed<T, N, Index>(x);
 }
 
-namespace detail {
+namespace ow_inner {
 
 // Whether 32 bits number every element of x, and every offset into it, with room for a step past the end.
 inline bool is_small(const Tensor& x) {
@@ -152,7 +152,7 @@ inline bool is_small(const Tensor& x) {
     return last < most && x.numel() < most;
 }
 
-}  // namespace detail
+}  // namespace ow_inner
 
 // body with a zero of the type to index these tensors with: int32_t, or int64_t where one of them needs it.
 //
@@ -162,7 +162,7 @@ inline bool is_small(const Tensor& x) {
 //     }, x, out);
 template <class Body, class... Tensors>
 auto with_index(const Body& body, const Tensors&... tensors) {
-    return (detail::is_small(tensors) && ...) ? body(int32_t()) : body(int64_t());
+    return (ow_inner::is_small(tensors) && ...) ? body(int32_t()) : body(int64_t());
 }
 
 }  // namespace opwright

@@ -54,7 +54,7 @@ struct Layout {
     }
 };
 
-namespace detail {
+namespace ow_inner {
 
 // Whether the dimensions, taken in this order, lie in memory without gaps. Strides of dimensions of size 1 do not
 // matter, and nothing matters when there are no elements.
@@ -74,9 +74,9 @@ bool dense_in(const Layout& x, Order order) {
 // Whether some order of the dimensions is dense: the one by strides, if any.
 bool dense(const Layout& x);
 
-}  // namespace detail
+}  // namespace ow_inner
 
-namespace detail {
+namespace ow_inner {
 
 // The stride of x along a dimension of `to`, a shape that it broadcasts to; 0 where it is repeated.
 inline int64_t broadcast_stride(const Layout& x, const Layout& to, int dimension) {
@@ -90,19 +90,19 @@ void order_dimensions(const Layout& out, const Layout* inputs, int count, int* o
 
 Layout result_layout(const Layout* inputs, int count, bool with_number);
 
-}  // namespace detail
+}  // namespace ow_inner
 
 // The layout of an elementwise result of these tensors: broadcast(x, y) for x + y.
 template <class... Input>
 Layout broadcast(const Input&... inputs) {
     const Layout layouts[] = {Layout(inputs)...};
-    return detail::result_layout(layouts, sizeof...(Input), false);
+    return ow_inner::result_layout(layouts, sizeof...(Input), false);
 }
 
 // The layout of a tensor combined with a Python number: with_number(x) for 2 * x. It differs from broadcast(x) in
 // corner cases only (dimensions of size 0 or 1), but a fake kernel that disagrees with a real one breaks a compiled
 // graph.
-inline Layout with_number(const Layout& x) { return detail::result_layout(&x, 1, true); }
+inline Layout with_number(const Layout& x) { return ow_inner::result_layout(&x, 1, true); }
 
 // An uninitialised tensor on the device that the kernel runs on.
 Tensor empty(const Layout& layout, DType dtype);
@@ -118,7 +118,7 @@ OPWRIGHT_NOINLINE Layout::Layout(const Tensor& x) : dim(static_cast<int>(x.dim()
     std::copy_n(strides, dim, stride);
 }
 
-namespace detail {
+namespace ow_inner {
 
 OPWRIGHT_NOINLINE bool dense(const Layout& x) {
     int order[max_dim];
@@ -138,18 +138,18 @@ OPWRIGHT_NOINLINE bool dense(const Layout& x) {
     return true;
 }
 
-}  // namespace detail
+}  // namespace ow_inner
 
 OPWRIGHT_NOINLINE bool Layout::contiguous() const {
-    return detail::dense_in(*this, [this](int k) { return dim - 1 - k; });
+    return ow_inner::dense_in(*this, [this](int k) { return dim - 1 - k; });
 }
 
 OPWRIGHT_NOINLINE bool Layout::channels_last() const {
     constexpr int order[] = {1, 3, 2, 0};
-    return dim == 4 && detail::dense_in(*this, [&](int k) { return order[k]; });
+    return dim == 4 && ow_inner::dense_in(*this, [&](int k) { return order[k]; });
 }
 
-namespace detail {
+namespace ow_inner {
 
 OPWRIGHT_NOINLINE void order_dimensions(const Layout& out, const Layout* inputs, int count, int* order) {
     for (int d = 0; d < out.dim; ++d) order[d] = out.dim - 1 - d;
@@ -243,25 +243,25 @@ inline void ask_for_large_pages([[maybe_unused]] AtenTensorHandle x) {
 #endif
 }
 
-}  // namespace detail
+}  // namespace ow_inner
 
 OPWRIGHT_NOINLINE Tensor empty(const Layout& layout, DType dtype) {
 #ifdef OPWRIGHT_CUDA
     static const int32_t type = aoti_torch_device_type_cuda();
-    const int32_t index = detail::OnDevice::current().index;
+    const int32_t index = ow_inner::OnDevice::current().index;
 #else
     static const int32_t type = aoti_torch_device_type_cpu();
     constexpr int32_t index = 0;
 #endif
-    const int32_t code = detail::Codes::get().code[static_cast<size_t>(dtype) % detail::Codes::size];
+    const int32_t code = ow_inner::Codes::get().code[static_cast<size_t>(dtype) % ow_inner::Codes::size];
     AtenTensorHandle handle;
     const auto error = aoti_torch_empty_strided(layout.dim, layout.size, layout.stride, code, type, index, &handle);
 #ifdef OPWRIGHT_CUDA
-    check(error == TORCH_SUCCESS, detail::OnDevice::name(), ": GPU ", index, " has no memory left for a result of ",
+    check(error == TORCH_SUCCESS, ow_inner::OnDevice::name(), ": GPU ", index, " has no memory left for a result of ",
           layout.numel(), " elements, ", name(dtype));
 #else
     TORCH_ERROR_CODE_CHECK(error);
-    detail::ask_for_large_pages(handle);
+    ow_inner::ask_for_large_pages(handle);
 #endif
     return Tensor(handle);
 }

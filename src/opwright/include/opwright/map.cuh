@@ -6,7 +6,7 @@
 #pragma GCC visibility push(hidden)
 
 namespace opwright {
-namespace detail {
+namespace ow_inner {
 
 // Everything in one row: no index but the element's own number.
 template <int V, class F, class O, class... I>
@@ -149,7 +149,7 @@ inline void collect(const Tensor**, int&, double) {}
 template <class Input>
 using AsInput = std::conditional_t<std::is_same_v<Input, Tensor>, Tensor, double>;
 
-}  // namespace detail
+}  // namespace ow_inner
 
 // Several results of one pass: map_into(into(p, q), … { return several(a, b); }, …). They have one shape and one dtype.
 template <int K>
@@ -161,7 +161,7 @@ Into<sizeof...(Out)> into(const Out&... out) {
     return {{&out...}};
 }
 template <class C, class... Rest>
-__device__ __forceinline__ detail::Several<C, 1 + sizeof...(Rest)> several(C first, Rest... rest) {
+__device__ __forceinline__ ow_inner::Several<C, 1 + sizeof...(Rest)> several(C first, Rest... rest) {
     return {{first, static_cast<C>(rest)...}};
 }
 
@@ -171,7 +171,7 @@ __device__ __forceinline__ detail::Several<C, 1 + sizeof...(Rest)> several(C fir
 // are the floating-point ones, or those that stand first: map_into(floating + integers, out, …).
 template <int K, class F, class... T, class... Input>
 void map_into(Types<T...> types, const Into<K>& out, const F& function, const Input&... inputs) {
-    using namespace detail;
+    using namespace ow_inner;
     static_assert((std::is_same_v<Input, Tensor> || ...), "at least one input is a tensor");
     const Tensor* tensors[K + sizeof...(Input)];
     std::copy_n(out.at, K, tensors);
@@ -222,11 +222,11 @@ template <class F, class... Rest>
 Tensor map(const F& function, const Tensor& first, const Rest&... rest) {
     const Tensor* tensors[1 + sizeof...(Rest)] = {&first};
     int count = 1;
-    (detail::collect(tensors, count, static_cast<const detail::AsInput<Rest>&>(rest)), ...);
+    (ow_inner::collect(tensors, count, static_cast<const ow_inner::AsInput<Rest>&>(rest)), ...);
     Layout layouts[1 + sizeof...(Rest)];
     for (int i = 0; i < count; ++i) layouts[i] = Layout(*tensors[i]);
     const bool numbers = count == 1 && sizeof...(Rest) > 0;
-    return map_into(empty(detail::result_layout(layouts, count, numbers), dtype(first)), function, first, rest...);
+    return map_into(empty(ow_inner::result_layout(layouts, count, numbers), dtype(first)), function, first, rest...);
 }
 
 }  // namespace opwright

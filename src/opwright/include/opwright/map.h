@@ -7,7 +7,7 @@
 #pragma GCC visibility push(hidden)
 
 namespace opwright {
-namespace detail {
+namespace ow_inner {
 
 template <class F>
 struct Signature : Signature<decltype(&F::operator())> {};
@@ -39,18 +39,18 @@ struct Signature<R (F::*)(A...) const> {
 void map_tensors(const Tensor* const* tensors, int operands, const DType* numbers, const int64_t* bytes,
                  Nest::Body body, const void* function);
 
-}  // namespace detail
+}  // namespace ow_inner
 
 // out = function(inputs…), element by element, with broadcasting. The function takes and gives numbers, float for half
 // and bfloat16 tensors; out may have any strides and may be one of the inputs, but must not overlap them otherwise.
 template <class F, class... Input>
 const Tensor& map_into(const Tensor& out, const F& function, const Input&... inputs) {
-    using S = detail::Signature<F>;
+    using S = ow_inner::Signature<F>;
     static_assert(S::arity == sizeof...(Input), "one parameter an input");
-    static_assert(S::arity < detail::max_operands, "at most seven inputs");
+    static_assert(S::arity < ow_inner::max_operands, "at most seven inputs");
     const Tensor* const tensors[] = {&out, &inputs...};
-    detail::map_tensors(tensors, 1 + sizeof...(Input), S::numbers, S::bytes,
-                        detail::best<typename S::Body, const void*, char* const*, int64_t>(), &function);
+    ow_inner::map_tensors(tensors, 1 + sizeof...(Input), S::numbers, S::bytes,
+                          ow_inner::best<typename S::Body, const void*, char* const*, int64_t>(), &function);
     return out;
 }
 
@@ -66,7 +66,7 @@ Tensor map(const F& function, const First& first, const Rest&... rest) {
 
 #ifndef OPWRIGHT_APART
 
-namespace detail {
+namespace ow_inner {
 
 OPWRIGHT_NOINLINE void map_tensors(const Tensor* const* tensors, int operands, const DType* numbers,
                                    const int64_t* bytes, Nest::Body body, const void* function) {
@@ -86,7 +86,7 @@ OPWRIGHT_NOINLINE void map_tensors(const Tensor* const* tensors, int operands, c
     parallel(0, nest.numel, grain, [&](int64_t begin, int64_t end) { nest.run(begin, end); });
 }
 
-}  // namespace detail
+}  // namespace ow_inner
 
 #endif
 

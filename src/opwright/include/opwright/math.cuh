@@ -5,7 +5,7 @@
 #include <cuda_runtime.h>
 
 namespace opwright {
-namespace detail {
+namespace ow_inner {
 
 // eˣ = 2^high · (1 + ln 2 · low), where high + low = x log₂e: rounding that product alone would cost |x| ulp. Where eˣ
 // is infinite or 0, low has no meaning, and is kept from becoming NaN or large.
@@ -17,13 +17,13 @@ struct Power {
     }
 };
 
-}  // namespace detail
+}  // namespace ow_inner
 
 namespace simd {
 
 // eˣ within 2 ulp.
 __device__ __forceinline__ float exp(float x) {
-    const detail::Power power(x);
+    const ow_inner::Power power(x);
     float result;
     asm("ex2.approx.f32 %0, %1;" : "=f"(result) : "f"(power.high));
     return result * fmaf(power.low, 0.693147182f, 1.0f);
@@ -33,7 +33,7 @@ __device__ __forceinline__ double exp(double x) { return ::exp(x); }
 // 1 / (1 + e⁻ˣ) within 2 ulp of it or of 1; NaN stays NaN. The sum is divided by 16 so that its inverse is a normal
 // number wherever the sum is finite: the last product brings results that are not.
 __device__ __forceinline__ float sigmoid(float x) {
-    const detail::Power power(-x);
+    const ow_inner::Power power(-x);
     float result, inverse;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(power.high));
     const float sum = fmaf(result, fmaf(power.low, 0.693147182f / 16, 1.0f / 16), 1.0f / 16);

@@ -7,7 +7,7 @@
 #pragma GCC visibility push(hidden)
 
 namespace opwright {
-namespace detail {
+namespace ow_inner {
 
 constexpr int max_operands = 8;
 constexpr int64_t block_bytes = 8192;
@@ -205,10 +205,10 @@ struct Nest::Buffers {
     }
 };
 
-}  // namespace detail
+}  // namespace ow_inner
 #ifndef OPWRIGHT_APART
 
-namespace detail {
+namespace ow_inner {
 
 // Takes an operand; whether it could be walked as one row, in the order of its dimensions.
 OPWRIGHT_NOINLINE bool Nest::add(int i, const Tensor& x, const Layout& out, DType numbers, int64_t number) {
@@ -331,7 +331,7 @@ OPWRIGHT_NOINLINE void Nest::run_buffered(int64_t begin, int64_t end) const {
     }
 }
 
-}  // namespace detail
+}  // namespace ow_inner
 
 #endif
 

@@ -6,7 +6,7 @@
 #pragma GCC visibility push(hidden)
 
 namespace opwright {
-namespace detail {
+namespace ow_inner {
 
 // A thread takes one vector of 16 bytes: with all threads of a GPU under way, more at once only makes it slower. Where
 // elements are taken one by one, several are under way at once.
@@ -220,7 +220,7 @@ struct AnyOut {
     }
 };
 
-}  // namespace detail
+}  // namespace ow_inner
 }  // namespace opwright
 
 #pragma GCC visibility pop

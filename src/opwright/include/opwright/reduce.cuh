@@ -31,7 +31,7 @@ __device__ C block_sum(C value) {
     return warp_sum(thread % 32 < count ? warps[thread % 32] : C(0));
 }
 
-namespace detail {
+namespace ow_inner {
 
 struct Axis {
     int64_t size, stride;  // elements
@@ -138,7 +138,7 @@ void sum_tensor(const Sum& sum, const F& function, const Tensor& x, const Tensor
            from, to);
 }
 
-}  // namespace detail
+}  // namespace ow_inner
 
 // function(x) summed to a smaller shape that broadcasts to its own, in one pass and without a tensor for function(x).
 // Sums of half and bfloat16 are in float. The result is contiguous and has the dtype of x.
@@ -146,7 +146,7 @@ void sum_tensor(const Sum& sum, const F& function, const Tensor& x, const Tensor
 //     Tensor grad_bias = sum_to(bias, [] __device__(auto g) { return 2 * g; }, grad);
 template <class F>
 Tensor sum_to(const Layout& shape, const F& function, const Tensor& x) {
-    using namespace detail;
+    using namespace ow_inner;
     const Layout in(x);
     Layout to(shape);
     to.make_contiguous();

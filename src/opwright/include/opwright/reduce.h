@@ -7,7 +7,7 @@
 #pragma GCC visibility push(hidden)
 
 namespace opwright {
-namespace detail {
+namespace ow_inner {
 
 struct Axis {
     int64_t size;
@@ -101,7 +101,7 @@ struct AddTo {
 
 Tensor sum_tensor(const Tensor& x, Layout to, DType numbers, Sum::Body body, const void* function);
 
-}  // namespace detail
+}  // namespace ow_inner
 
 // function(x) summed to a smaller shape that broadcasts to its own, in one pass and without a tensor for function(x).
 // The function takes and gives float (for float, half and bfloat16 tensors) or double. The result is contiguous and has
@@ -110,16 +110,16 @@ Tensor sum_tensor(const Tensor& x, Layout to, DType numbers, Sum::Body body, con
 //     Tensor grad_bias = sum_to(bias, [](float g) { return 2 * g; }, grad);
 template <class F>
 Tensor sum_to(const Layout& shape, const F& function, const Tensor& x) {
-    using C = typename detail::Signature<F>::First;
+    using C = typename ow_inner::Signature<F>::First;
     static_assert(std::is_same_v<C, float> || std::is_same_v<C, double>, "sums are of float or double");
-    using Body = detail::AddTo<F, C>;
-    return detail::sum_tensor(x, shape, dtype_of<C>,
-                              detail::best<Body, const void*, const char*, double*, int64_t, int64_t>(), &function);
+    using Body = ow_inner::AddTo<F, C>;
+    return ow_inner::sum_tensor(x, shape, dtype_of<C>,
+                                ow_inner::best<Body, const void*, const char*, double*, int64_t, int64_t>(), &function);
 }
 
 #ifndef OPWRIGHT_APART
 
-namespace detail {
+namespace ow_inner {
 
 // Adds the terms from begin to end of one stretch of results.
 OPWRIGHT_NOINLINE void Sum::add(int64_t stretch, int64_t begin, int64_t end, double* sums) const {
@@ -211,7 +211,7 @@ OPWRIGHT_NOINLINE Tensor sum_tensor(const Tensor& x, Layout to, DType numbers, S
     return result;
 }
 
-}  // namespace detail
+}  // namespace ow_inner
 
 #endif
 

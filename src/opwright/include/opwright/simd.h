@@ -54,7 +54,7 @@ inline Simd simd_level() {
 }
 
 // Runs Loop::run(arguments…), a static function that is OPWRIGHT_INLINE, compiled for the level at hand.
-namespace detail {
+namespace ow_inner {
 
 // On x86 the base is for processors before 2013: small rather than fast, which is sooner compiled.
 #if defined(__x86_64__)
@@ -95,9 +95,9 @@ OPWRIGHT_INLINE To bits(From from) {
     return to;
 }
 
-}  // namespace detail
+}  // namespace ow_inner
 
-namespace detail {
+namespace ow_inner {
 
 // One rounding for a · b + c. Where there is no such instruction (x86 before 2013) it is a function call, right but
 // slow.
@@ -159,7 +159,7 @@ struct Exponential<double> {
     }
 };
 
-}  // namespace detail
+}  // namespace ow_inner
 
 // Functions for the bodies of loops, on float and double. They have no branches, so that a loop around them becomes
 // vectors.
@@ -168,39 +168,39 @@ namespace simd {
 // eˣ within 1 ulp; infinities, NaN and results too small to be normal as in std::exp.
 template <class T>
 OPWRIGHT_INLINE T exp(T x) {
-    using E = detail::Exponential<T>;
+    using E = ow_inner::Exponential<T>;
     T y = x > E::greatest ? E::greatest : x;
     y = y < E::least ? E::least : y;
     const E e(y);
     // At the ends of the range 2ⁿ is no normal number; two factors are.
     const T n = e.shifted - E::shift;
-    const T half = detail::fma(n, T(0.5), E::shift);
+    const T half = ow_inner::fma(n, T(0.5), E::shift);
     const T rest = (n - (half - E::shift)) + E::shift;
-    const T result = detail::scale(e.fraction, half) * detail::power(rest);
+    const T result = ow_inner::scale(e.fraction, half) * ow_inner::power(rest);
     return result > y ? result : y;  // the latter for NaN alone: eˣ > x
 }
 
 // 1 / (1 + e⁻ˣ) within 2 ulp; NaN stays NaN.
 template <class T>
 OPWRIGHT_INLINE T sigmoid(T x) {
-    using E = detail::Exponential<T>;
+    using E = ow_inner::Exponential<T>;
     T y = -x > E::greatest ? E::greatest : -x;
     y = y < E::least_normal ? E::least_normal : y;
     const E e(y);
-    T power = T(2) * detail::scale(e.fraction, e.shifted - T(1));  // 2ⁿ in two factors: it may overflow
-    power = power > y ? power : y;                                 // the latter for NaN alone
+    T power = T(2) * ow_inner::scale(e.fraction, e.shifted - T(1));  // 2ⁿ in two factors: it may overflow
+    power = power > y ? power : y;                                   // the latter for NaN alone
     return T(1) / (T(1) + power);
 }
 
 // eˣ - 1 for x ≤ 0 within 2 ulp, near 0 too; for x > 0 some number. NaN stays NaN.
 template <class T>
 OPWRIGHT_INLINE T expm1_negative(T x) {
-    using E = detail::Exponential<T>;
+    using E = ow_inner::Exponential<T>;
     T y = x > T(0) ? T(0) : x;
     y = y < -E::greatest / T(2) ? -E::greatest / T(2) : y;  // -1 long before, and 2ⁿ is normal
     const E e(y);
-    const T power = detail::power(e.shifted);
-    return detail::fma(e.rest, power, power - T(1));
+    const T power = ow_inner::power(e.shifted);
+    return ow_inner::fma(e.rest, power, power - T(1));
 }
 
 // tanh x within 3 ulp; NaN stays NaN.

@@ -47,7 +47,9 @@ struct shape {
     const Tensor& x;
 };
 
-namespace detail {
+// Not for kernels. They see it all the same, since kernel.h opens opwright to them: its name must be nobody else's,
+// which `detail` is not.
+namespace ow_inner {
 
 // A piece of an error message, put into words only when there is an error.
 struct Part {
@@ -78,7 +80,7 @@ struct Part {
     throw std::runtime_error(message);
 }
 
-}  // namespace detail
+}  // namespace ow_inner
 
 // Throws when `ok` is false. The parts, texts, numbers and shapes, say what is wrong: operator, argument, what it must
 // be, what it got.
@@ -86,7 +88,7 @@ struct Part {
 //     check(weight.dim() == 2, "linear: weight must have shape [n, k], got ", shape(weight));
 template <class... T>
 OPWRIGHT_INLINE void check(bool ok, const T&... parts) {
-    if (__builtin_expect(!ok, false)) detail::fail({detail::Part(parts)...});
+    if (__builtin_expect(!ok, false)) ow_inner::fail({ow_inner::Part(parts)...});
 }
 
 inline bool wants(const Wanted& wanted, size_t which) {
@@ -94,7 +96,7 @@ inline bool wants(const Wanted& wanted, size_t which) {
     return !wanted || (*wanted)[which];
 }
 
-namespace detail {
+namespace ow_inner {
 
 // PyTorch gives its dtypes numbers that only it may know; asked once, they make a table each way.
 struct Codes {
@@ -128,12 +130,12 @@ struct Codes {
     }
 };
 
-}  // namespace detail
+}  // namespace ow_inner
 
 inline DType dtype(const Tensor& x) {
     int32_t code;
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(x.get(), &code));
-    return detail::Codes::get().dtype[static_cast<size_t>(code) % detail::Codes::size];
+    return ow_inner::Codes::get().dtype[static_cast<size_t>(code) % ow_inner::Codes::size];
 }
 
 // The name Python has for a dtype, for error messages.
@@ -176,7 +178,7 @@ inline const char* name(DType d) {
     }
 }
 
-namespace detail {
+namespace ow_inner {
 
 template <class T>
 constexpr DType dtype_for() {
@@ -199,11 +201,11 @@ constexpr DType dtype_for() {
     return DType::Undefined;
 }
 
-}  // namespace detail
+}  // namespace ow_inner
 
 // The dtype of tensors that hold T's: dtype_of<float> is DType::Float.
 template <class T>
-constexpr DType dtype_of = detail::dtype_for<std::remove_cv_t<T>>();
+constexpr DType dtype_of = ow_inner::dtype_for<std::remove_cv_t<T>>();
 
 // The first element: data<const float>(x) to read, data<float>(out) to write.
 template <class T>

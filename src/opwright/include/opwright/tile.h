@@ -31,7 +31,7 @@ OPWRIGHT_INLINE void multiply(V (&sums)[rows][width], const T* const* a, const T
 }
 
 // Runs Loop<bytes>::run(arguments…) for the widest vectors of the processor at hand.
-namespace detail {
+namespace ow_inner {
 
 template <template <int> class Loop, class... A>
 auto widest() -> void (*)(A...) {
@@ -42,7 +42,7 @@ auto widest() -> void (*)(A...) {
     return run_base<Loop<16>, A...>;
 }
 
-}  // namespace detail
+}  // namespace ow_inner
 }  // namespace opwright
 
 #pragma GCC visibility pop

@@ -10,7 +10,7 @@
 #pragma GCC visibility push(hidden)
 
 namespace opwright {
-namespace detail {
+namespace ow_inner {
 
 constexpr int max_operands = 8;
 // Dimensions that cannot be merged: each has at least two elements, so that no memory holds more of them.
@@ -280,7 +280,7 @@ struct Tiles {
     int64_t blocks() const { return int64_t(rest.vectors) * count[0].by * count[1].by; }
 };
 
-}  // namespace detail
+}  // namespace ow_inner
 }  // namespace opwright
 
 #pragma GCC visibility pop

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from opwright.kit import locks
+from opwright.kit import bound, locks
 from opwright.kit.build import cache, cuda, program, room, toolchain
 from opwright.kit.build.plan import VECTORISED, Plan
 from opwright.kit.build.trouble import Unavailable, explain_failure
@@ -119,6 +119,7 @@ def _compile(plan: Plan, root: Path, private: Path, hint: str) -> dict[str, Any]
         "seconds": round(took, 3),
         "torch": toolchain.torch_identity(),
         "more_headers": _headers_not_seen(plan, private),
+        "kernels": bound.read(output),
     }
     if on_gpu:
         about |= {"arch": list(plan.arch), "cuda": list(cuda.nvcc().release), "nvccflags": plan.nvccflags}

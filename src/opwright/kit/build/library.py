@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from opwright.kit import locks
+from opwright.kit.bound import Bound
 from opwright.kit.build import cache, compile, cuda, prebuilt, toolchain
 from opwright.kit.build.plan import Options, Plan
 from opwright.kit.build.trouble import BuildError, NoCache, Unavailable
@@ -26,6 +27,8 @@ class Library:
         """The key of what is loaded; None before."""
         self.trouble: str | None = None
         """Why it could not be had, once that was tried."""
+        self.bound: list[Bound] = []
+        """The kernels in it, once it is found; all but those that are bound without kernel.h."""
         self.guarded = False
         """Whether to look whose its sources are: those of a folder that was loaded from anywhere on disk."""
         self._lock = locks.renewed()
@@ -85,6 +88,7 @@ class Library:
         self.key, self.trouble = key, None
 
     def _load_entry(self, plan: Plan, entry: cache.Entry) -> str:
+        self.bound = [Bound(*row) for row in entry.about.get("kernels", ())]
         if self.device == "cuda":
             cuda.refuse_foreign_code(plan.name, entry.about["arch"])
         key = str(entry.about["key"])[:16]

@@ -10,6 +10,10 @@ class BuildError(RuntimeError):
     """A source does not compile or link: its author must mend it."""
 
 
+class WrongKernel(BuildError):
+    """A source compiles, and what it binds does not fit the operator."""
+
+
 class Unavailable(RuntimeError):
     """This machine cannot build or keep the library right now; references run instead."""
 
@@ -35,6 +39,7 @@ def first_message(log: str) -> str:
     )
     for i, line in enumerate(lines):
         if pattern.search(line):
+            line, i = _at_the_kernel(lines, i)
             shown = [line]
             for follow in lines[i + 1 : i + SHOWN_LINES]:
                 # g++ shows `3 | x;`, nvcc indents the line itself.
@@ -43,6 +48,24 @@ def first_message(log: str) -> str:
                 shown.append(follow)
             return "\n".join(shown)
     return "\n".join(lines[-3:]) or "the compiler said nothing"
+
+
+def _at_the_kernel(lines: list[str], i: int) -> tuple[str, int]:
+    """A sentence that kernel.h says of a kernel, and the line it is about: g++ puts it where the header says it.
+
+    >>> _at_the_kernel(["kernel.h:9:2: error: static assertion failed: f: write double",
+    ...                 "a.cpp:3:1: note: in expansion of macro 'OPWRIGHT_KERNEL'"], 0)
+    ('a.cpp:3:1: error: f: write double', 1)
+    """
+    _, failed, sentence = lines[i].partition("error: static assertion failed: ")
+    if failed:
+        for j in range(i + 1, len(lines)):
+            place, macro, _ = lines[j].partition(": note: in expansion of macro 'OPWRIGHT_KERNEL'")
+            if macro:
+                return f"{place}: error: {sentence}", j
+            if "error:" in lines[j]:
+                break
+    return lines[i], i
 
 
 def explain_failure(name: str, code: int, log: str, log_file: Path | None) -> Exception:

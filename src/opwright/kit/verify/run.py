@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from opwright.kit import locks
+from opwright.kit.build.trouble import WrongKernel
 from opwright.kit.op import Op
 from opwright.kit.verify import ON_CPU, ON_GPU, PROPERTIES, properties, sanitize
 from opwright.kit.verify.calls import REJECTED
@@ -70,14 +71,17 @@ def run(
         raise RuntimeError("check: there is no GPU here; `opwright doctor` says why")
     left_out = {*(ON_CPU if kind == "cuda" else ON_GPU), *(() if sanitized else ("sanitize", "sanitizer"))}
     wanted = [p for p in PROPERTIES if (p in only if only else p not in left_out)]
-    for op in operators:
-        _build(op, kind)
+    unfit = {op: _build(op, kind) for op in operators}
     order = Order(device, seed, thorough, case, rung, wanted, progress or (lambda op, name, cases: None))
+
+    def check(op: Op[..., Any]) -> list[Result]:
+        return unfit[op] or order.check(op)
+
     if len(operators) > 1 and _cores() > 1:
         with ThreadPoolExecutor(2) as pool:
-            found = list(pool.map(order.check, operators))
+            found = list(pool.map(check, operators))
     else:
-        found = [order.check(op) for op in operators]
+        found = [check(op) for op in operators]
     return Report([r for results in found for r in results], seed, device, list(order.notes))
 
 
@@ -85,17 +89,27 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _build(op: Op[..., Any], device: str) -> None:
-    """Build what will be needed, here, where its progress and its errors are seen."""
+def _build(op: Op[..., Any], device: str) -> list[Result]:
+    """Build what will be needed, here, where its progress and its errors are seen. A kernel that does not fit its
+    schema is one failure, and nothing else is asked of the operator."""
     from opwright.kit.verify import guard
 
+    unfit = []
     for rung in rungs(op):
         for kernel in rung.kernels:
-            if kernel.library is not None and kernel.device == device and kernel.ready(rung) is None:
+            if kernel.library is None or kernel.device != device:
+                continue
+            try:
+                ready = kernel.ready(rung)
+            except WrongKernel as e:
+                unfit.append(_unfit(rung, kernel.name, str(e)))
+                continue
+            if ready is None:
                 why = f"its kernel {kernel.name} does not run here: {kernel.state}"
                 raise RuntimeError(f"check: {rung.name} cannot be checked, since {why}")
     if device == "cpu":
         guard.unavailable()
+    return unfit
 
 
 class Order:
@@ -246,6 +260,19 @@ def _nothing_accepted(rung: Op[..., Any], reason: str) -> Failure:
     )
 
 
+def _unfit(rung: Op[..., Any], kernel: str, message: str) -> Result:
+    failure = Failure(
+        property="kernel",
+        op=rung.name,
+        dtype="",
+        layout="",
+        sample=kernel,
+        message=message.removeprefix(f"{rung.name}: "),
+        replay=f"opwright build {_named(rung) or rung.home.name}",
+    )
+    return Result(rung.name, "kernel", cases=1, failures=[failure])
+
+
 def _crash(result: Result, case: dict[str, Any], message: str, seed: int) -> Failure:
     return Failure(
         property=result.property,
@@ -260,16 +287,22 @@ def _crash(result: Result, case: dict[str, Any], message: str, seed: int) -> Fai
 
 def _replay(op: Op[..., Any], failure: str, device: str) -> str:
     """What to type so that exactly this case runs again."""
-    home = op.home
-    if home.__module__.startswith("opwright."):
-        what = home.name
-    elif home.__module__ != "__main__" and home.file is not None and os.path.isfile(home.file):
-        what = os.path.relpath(home.file)
-    else:
+    what = _named(op)
+    if what is None:
         _, only, _, case, _, seed = failure.split()
-        return f'ow.check({home.name}, only=["{only}"], case="{case}", seed={seed})'
+        return f'ow.check({op.home.name}, only=["{only}"], case="{case}", seed={seed})'
     flags = f" --device {device}" if device != "cpu" else ""
     return f"opwright check {what} {failure}{flags}"
+
+
+def _named(op: Op[..., Any]) -> str | None:
+    """An operator as the command line names it; None where it cannot."""
+    home = op.home
+    if home.__module__.startswith("opwright."):
+        return home.name
+    if home.__module__ != "__main__" and home.file is not None and os.path.isfile(home.file):
+        return os.path.relpath(home.file)
+    return None
 
 
 _idle: dict[str, list[Worker]] = {kind: [] for kind in ("", *LONE)}

@@ -13,6 +13,14 @@ using OptionalTensor = std::optional<Tensor>;
 
 inline char* memory(const Tensor& x) { return static_cast<char*>(const_cast<void*>(x.const_data_ptr())); }
 
+// As memcpy and memset, which do not take the null pointers of tensors without elements.
+inline void copy_bytes(void* to, const void* from, int64_t bytes) {
+    if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+inline void clear_bytes(void* to, int64_t bytes) {
+    if (bytes > 0) std::memset(to, 0, static_cast<size_t>(bytes));
+}
+
 template <class C>
 struct Call {
     Steps<C> q = {};
@@ -23,7 +31,7 @@ struct Call {
         q.batch = x.size(1);
         q.hidden = weight_hh.size(1);
         q.reverse = reverse;
-        q.convert = detail::conversion(type, dtype_of<C>);
+        q.convert = ow_inner::conversion(type, dtype_of<C>);
         q.bytes = q.convert.widen ? 2 : int64_t(sizeof(C));
         q.weight = memory(hold(contiguous(weight_hh)));
         read_lengths(lengths);
@@ -32,9 +40,11 @@ struct Call {
         team_ = std::min(threads(), 1 + static_cast<int64_t>(work / 100e3));
     }
 
-    const Tensor& hold(Tensor x) {
-        held_.push_back(std::move(x));
-        return held_.back();
+    // Keeps a tensor until the end of the call. A tensor is a shared pointer, so it is returned by value: a reference
+    // into the vector would not survive the next one.
+    Tensor hold(Tensor x) {
+        held_.push_back(x);
+        return x;
     }
 
     // Numbers that begin at a cache line.
@@ -46,10 +56,11 @@ struct Call {
     // A tensor's elements as numbers side by side, or null for none.
     C* read(const OptionalTensor& x) {
         if (!given(x)) return nullptr;
-        const Tensor& whole = hold(contiguous(*x));
+        const Tensor whole = hold(contiguous(*x));
         if (dtype(whole) == dtype_of<C>) return reinterpret_cast<C*>(memory(whole));
         C* to = numbers(whole.numel());
-        detail::conversion(dtype(whole), dtype_of<C>).widen(reinterpret_cast<char*>(to), memory(whole), whole.numel());
+        ow_inner::conversion(dtype(whole), dtype_of<C>)
+            .widen(reinterpret_cast<char*>(to), memory(whole), whole.numel());
         return to;
     }
 
@@ -84,19 +95,18 @@ struct Call {
 
     // Numbers into a row of a matrix of some dtype.
     void write_row(const Tensor& out, int64_t row, const C* from) const {
-        const auto convert = detail::conversion(dtype(out), dtype_of<C>);
+        const auto convert = ow_inner::conversion(dtype(out), dtype_of<C>);
         const int64_t size = convert.narrow ? 2 : int64_t(sizeof(C)), n = out.size(1);
         char* to = memory(out) + row * n * size;
         if (convert.narrow) return convert.narrow(to, reinterpret_cast<const char*>(from), n);
-        std::memcpy(to, from, static_cast<size_t>(n * size));
+        copy_bytes(to, from, n * size);
     }
 
     // Zeros for the steps that a sequence does not have.
     void clear_padding(void* rows, int64_t row_bytes) const {
         for (int64_t p = 0; rows && p < q.batch; ++p) {
             for (int64_t t = q.length[p]; t < q.steps; ++t) {
-                std::memset(static_cast<char*>(rows) + (t * q.batch + q.order[p]) * row_bytes, 0,
-                            static_cast<size_t>(row_bytes));
+                clear_bytes(static_cast<char*>(rows) + (t * q.batch + q.order[p]) * row_bytes, row_bytes);
             }
         }
     }

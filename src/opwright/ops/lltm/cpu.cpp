@@ -60,8 +60,8 @@ Outputs forward(const Layer& layer, bool all_cells, bool recompute, Tensor* tape
     for (int64_t p = 0; p < B; ++p) {
         const int64_t b = q.order[p];
         if (q.length[p] > 0) {
-            std::memcpy(memory(h_n) + b * H * q.bytes, q.output + q.row(p, q.length[p] - 1) * H * q.bytes,
-                        static_cast<size_t>(H * q.bytes));
+            lltm::copy_bytes(memory(h_n) + b * H * q.bytes, q.output + q.row(p, q.length[p] - 1) * H * q.bytes,
+                             H * q.bytes);
         } else {
             run.write_row(h_n, b, q.h_0 ? q.h_0 + b * H : zeros.data());
         }
@@ -76,8 +76,8 @@ Tensor first_gates(const lltm::Steps<C>& q, DType type) {
     const int64_t row = 3 * q.hidden * q.bytes;
     for (int64_t p = 0; p < q.batch; ++p) {
         char* to = memory(first) + q.order[p] * row;
-        if (q.length[p] == 0) std::memset(to, 0, static_cast<size_t>(row));
-        if (q.length[p] > 0) std::memcpy(to, q.grad_gates + q.row(p, 0) * row, static_cast<size_t>(row));
+        if (q.length[p] == 0) lltm::clear_bytes(to, row);
+        if (q.length[p] > 0) lltm::copy_bytes(to, q.grad_gates + q.row(p, 0) * row, row);
     }
     return first;
 }
@@ -94,7 +94,7 @@ Tensor weight_hh_gradient(const lltm::Call<C>& run, const Layer& layer, const Te
     if (q.reverse && given(layer.lengths)) {
         // Sequences that end early are walked from their own end: nothing comes before it.
         const Tensor copy = empty({N, q.hidden}, dtype(output));
-        std::memcpy(memory(copy), memory(contiguous(rows)), static_cast<size_t>(N * q.hidden * q.bytes));
+        lltm::copy_bytes(memory(copy), memory(contiguous(rows)), N * q.hidden * q.bytes);
         run.clear_padding(memory(copy), q.hidden * q.bytes);
         rows = copy;
     }
@@ -103,7 +103,7 @@ Tensor weight_hh_gradient(const lltm::Call<C>& run, const Layer& layer, const Te
     if (N == 0) return grad;
     // Zeros too, where there is no h_0: times a gradient that is not finite they are not zero.
     Tensor h_0 = given(layer.h_0) ? *layer.h_0 : empty({B, q.hidden}, dtype(grad));
-    if (!given(layer.h_0)) std::memset(memory(h_0), 0, static_cast<size_t>(B * q.hidden * q.bytes));
+    if (!given(layer.h_0)) lltm::clear_bytes(memory(h_0), B * q.hidden * q.bytes);
     const Tensor start = product(transposed(first_gates(q, dtype(grad))), h_0);
     return map([](C x, C y) { return x + y; }, grad, start);
 }

@@ -142,7 +142,7 @@ T* elements(const Tensor& x) {
 
 void clear(const Tensor& x) {
     const int64_t bytes = x.numel() * (dtype(x) == DType::Double ? 8 : dtype(x) == DType::Float ? 4 : 2);
-    detail::cuda_check(cudaMemsetAsync(x.mutable_data_ptr(), 0, static_cast<size_t>(bytes), stream()), "clearing");
+    ow_inner::cuda_check(cudaMemsetAsync(x.mutable_data_ptr(), 0, static_cast<size_t>(bytes), stream()), "clearing");
 }
 
 // The tensors of a call, contiguous and kept while it runs.

@@ -19,7 +19,7 @@ struct Steps {
     // The batch by decreasing length, so that the rows that are still running are the first ones.
     std::vector<int64_t> order, length, active;
 
-    detail::Conversion convert;
+    ow_inner::Conversion convert;
     int64_t bytes;  // of an element
 
     const char* weight;  // [3 · hidden, hidden]

@@ -239,11 +239,11 @@ struct TileBackward {
 #if defined(__x86_64__)
 template <class Loop, class C>
 typename Tiles<C>::Function avx512() {
-    return detail::run_avx512<Loop, const Steps<C>*, int64_t, int64_t, int64_t, int64_t, C*>;
+    return ow_inner::run_avx512<Loop, const Steps<C>*, int64_t, int64_t, int64_t, int64_t, C*>;
 }
 template <class Loop, class C>
 typename Tiles<C>::Function avx2() {
-    return detail::run_avx2<Loop, const Steps<C>*, int64_t, int64_t, int64_t, int64_t, C*>;
+    return ow_inner::run_avx2<Loop, const Steps<C>*, int64_t, int64_t, int64_t, int64_t, C*>;
 }
 #endif
 
@@ -259,7 +259,7 @@ Tiles<C> choose() {
         return {4, 32 / size, avx2<Loop<C, 32, 4>, C>(), avx2<Loop<C, 32, 4>, C>(), avx2<Loop<C, 32, 1>, C>()};
     }
 #endif
-    const auto base = detail::run_base<Loop<C, 16, 2>, const Steps<C>*, int64_t, int64_t, int64_t, int64_t, C*>;
+    const auto base = ow_inner::run_base<Loop<C, 16, 2>, const Steps<C>*, int64_t, int64_t, int64_t, int64_t, C*>;
     return {2, 16 / size, base, base, base};
 }
 

@@ -10,13 +10,13 @@ constexpr int64_t block = 256;
 
 struct Bytes {
     char* data;
-    detail::Conversion convert;
+    ow_inner::Conversion convert;
     int64_t bytes;
 
     Bytes() : data(nullptr), convert{}, bytes(0) {}
     template <class C>
     Bytes(const Tensor& x, C) : data(static_cast<char*>(const_cast<void*>(x.const_data_ptr()))) {
-        convert = detail::conversion(dtype(x), dtype_of<C>);
+        convert = ow_inner::conversion(dtype(x), dtype_of<C>);
         bytes = convert.widen ? 2 : int64_t(sizeof(C));
     }
 };
@@ -93,9 +93,13 @@ void copy_rows(const Tensor& joined, const Tensor& h, const Tensor& x, bool apar
     const int64_t left = h.size(1) * size, right = x.size(1) * size;
     const auto memory = [](const Tensor& t) { return static_cast<char*>(const_cast<void*>(t.const_data_ptr())); };
     char *to = memory(joined), *from_h = memory(h), *from_x = memory(x);
+    // A side without columns has no memory, and memcpy takes no null pointer.
+    const auto copy = [](char* to, const char* from, int64_t bytes) {
+        if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+    };
     for (int64_t row = 0; row < x.size(0); ++row, to += left + right, from_h += left, from_x += right) {
-        std::memcpy(apart ? from_h : to, apart ? to : from_h, static_cast<size_t>(left));
-        std::memcpy(apart ? from_x : to + left, apart ? to + left : from_x, static_cast<size_t>(right));
+        copy(apart ? from_h : to, apart ? to : from_h, left);
+        copy(apart ? from_x : to + left, apart ? to + left : from_x, right);
     }
 }
 
@@ -134,8 +138,8 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x, const Tensor& weight
     const Bytes z(gates, C()), old(before, C()), states(next, C()), hs(out, C());
     const Bytes zh = recurrent.defined() ? Bytes(recurrent, C()) : Bytes();
     const Bytes b = offsets.defined() ? Bytes(offsets, C()) : Bytes();
-    const auto loop = detail::best<Forward<C>, const C* const*, const C* const*, const C* const*, const C*, C* const*,
-                                   C*, C*, int64_t>();
+    const auto loop = ow_inner::best<Forward<C>, const C* const*, const C* const*, const C* const*, const C*, C* const*,
+                                     C*, C*, int64_t>();
     parallel(0, batch, grain / (16 * H + 1) + 1, [&](int64_t begin, int64_t end) {
         alignas(64) C room[15][block];
         std::fill_n(room[14], block, C(0));
@@ -187,8 +191,8 @@ Gradients backward(const OptionalTensor& grad_h, const OptionalTensor& grad_c, c
                  gc = given(grad_c) ? contiguous(*grad_c) : Tensor();
     const Bytes z(kept, C()), old(before, C()), to_gates(d, C()), to_c(dc, C());
     const Bytes from_h = gh.defined() ? Bytes(gh, C()) : Bytes(), from_c = gc.defined() ? Bytes(gc, C()) : Bytes();
-    const auto loop = detail::best<Backward<C>, const C*, const C*, const C*, const C*, const C*, const C*, C*, C*, C*,
-                                   C*, int64_t>();
+    const auto loop = ow_inner::best<Backward<C>, const C*, const C*, const C*, const C*, const C*, const C*, C*, C*,
+                                     C*, C*, int64_t>();
     parallel(0, batch, grain / (16 * H + 1) + 1, [&](int64_t begin, int64_t end) {
         alignas(64) C room[11][block];
         std::fill_n(room[10], block, C(0));

@@ -34,7 +34,7 @@ Tensor waits(const Tensor& x) {
     Tensor out = like(x);
     const int64_t n = x.numel();
     if (n > 0) add_one<<<blocks_of(n), 256, 0, stream()>>>(data<const float>(x), data<float>(out), n);
-    detail::cuda_check(cudaStreamSynchronize(stream()), "waiting");
+    ow_inner::cuda_check(cudaStreamSynchronize(stream()), "waiting");
     return out;
 }
 
@@ -225,7 +225,7 @@ __global__ void add_atomically(const float* x, float* out, int64_t n) {
 
 Tensor block_order(const Tensor& x) {
     Tensor out = empty(Layout(), dtype(x));
-    detail::cuda_check(cudaMemsetAsync(data<float>(out), 0, sizeof(float), stream()), "clearing");
+    ow_inner::cuda_check(cudaMemsetAsync(data<float>(out), 0, sizeof(float), stream()), "clearing");
     const int64_t n = x.numel();
     if (n > 0) add_atomically<<<blocks_of(n), 256, 0, stream()>>>(data<const float>(x), data<float>(out), n);
     launched();
@@ -252,8 +252,8 @@ Tensor result_on_cpu(const Tensor& x) {
     TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(layout.dim, layout.size, layout.stride, aoti_torch_dtype_float32(),
                                                     aoti_torch_device_type_cpu(), 0, &made));
     Tensor out(made);
-    detail::cuda_check(cudaMemcpy(data<float>(out), data<const float>(x), x.numel() * sizeof(float), cudaMemcpyDefault),
-                       "copying");
+    ow_inner::cuda_check(
+        cudaMemcpy(data<float>(out), data<const float>(x), x.numel() * sizeof(float), cudaMemcpyDefault), "copying");
     for (int64_t i = 0; i < out.numel(); ++i) data<float>(out)[i] += 1;
     return out;
 }
