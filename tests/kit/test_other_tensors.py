@@ -33,6 +33,7 @@ def test_jagged_tensors_get_the_reference() -> None:
         assert x.grad.shape == x.shape
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 def test_nested_tensors_get_the_reference() -> None:
     parts = [torch.randn(2, 4), torch.randn(3, 4)]
     weight = torch.randn(5, 4)

@@ -1,15 +1,16 @@
-"""The fake kernel: what an operator's results look like, computed by its reference on fake tensors."""
+"""The fake kernel: what an operator's results look like, computed by its reference on fake tensors, or by a function of
+its author's."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from opwright.kit.values import tensors
+from opwright.kit.values import has_gradient, tensors
 from opwright.kit.vjp import above_autograd
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 def run(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The results of a call as fake tensors."""
+    declared = op.shapes
+    if declared is not None:
+        return op.read_shapes(declared(**op.signature.bind(args, kwargs)))
     with contextlib.ExitStack() as stack:
         if op.rung is None:
             # Above autograd, where PyTorch's composite operators do what they do when they are called; below it some
@@ -29,6 +33,28 @@ def run(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = op.run_reference(*args, **kwargs)
         found.append(out)
     return out
+
+
+def of_gradient(op: Op[..., Any]) -> Callable[..., Any] | None:
+    """What follows for a gradient: each has the shape, dtype and layout of its input, where that is an argument."""
+    rung, below = op.rung, op.parent
+    assert rung is not None
+    assert below is not None
+    inputs = [p.name for p in below.signature.differentiable_inputs]
+    if any(name not in rung.inputs for name in inputs):
+        return None
+
+    def shapes(**values: Any) -> tuple[Any, ...]:
+        wanted = values[rung.wanted] or [True] * len(inputs)
+        return tuple(_empty_like(values[name]) if want else None for name, want in zip(inputs, wanted, strict=True))
+
+    return shapes
+
+
+def _empty_like(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_empty_like(t) for t in value]
+    return torch.empty_like(value) if value is not None and has_gradient(value) else None
 
 
 @contextlib.contextmanager

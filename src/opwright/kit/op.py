@@ -82,6 +82,7 @@ class Op(Ladder, Generic[P, R]):
         self.autocast = autocast
         """The tensors that autocast casts; None: it sees the reference."""
         self._gradient: Callable[..., Any] | None = None
+        self._fake: Callable[..., Any] | None = None
         self._rung_known = False
         self._samples: list[Callable[[Maker], Iterable[Any]]] = []
         self._rejects: list[Callable[[Maker], Iterable[Any]]] = []
@@ -137,6 +138,8 @@ class Op(Ladder, Generic[P, R]):
             return True  # seen through, it would be differentiated with its caches held fast
         if self._asked_opaque is not None:
             return self._asked_opaque
+        if self._fake is not None:
+            return True  # its author says that compilers shall not look into it
         if self._gradient is not None:
             return True  # seen through, it would be differentiated by another formula than its author's
         return bool(self.kernels) or (self.saving_form is not None and bool(self.saving_form.kernels))
@@ -155,7 +158,7 @@ class Op(Ladder, Generic[P, R]):
         inline = self.compile == "inline" or self.random or (written and not self.has_rung)
         seen_through = self._asked_opaque is None and (bool(self.kernels) or self._gradient is not None)
         devices = frozenset(k.device for k in self.kernels) if seen_through else None
-        if self.rung is not None and self.rung.extras is not None:
+        if self.shapes is not None or (self.rung is not None and self.rung.extras is not None):
             devices = None
         self._seen_through = self._inlined()
         self._dispatched = call.dispatched(
@@ -181,7 +184,7 @@ class Op(Ladder, Generic[P, R]):
         extra = None if extras is None else (extras.names, extras.once)
         return (
             (__version__, of.schema, of.random, of.compile, of.autocast, flags, outputs, extra),
-            (inspect.unwrap(of.reference), of._gradient, of._needs, of.surrogate, saving),
+            (inspect.unwrap(of.reference), of._gradient, of._needs, of.surrogate, saving, of._fake),
         )
 
     @property
@@ -219,6 +222,55 @@ class Op(Ladder, Generic[P, R]):
     def has_cost(self) -> bool:
         """Whether its author has said what a call must do at least."""
         return self._cost is not None
+
+    def fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare what its results look like: a function of its parameters that returns tensors of the right shape,
+        dtype and strides with anything in them. Compilers run it in the reference's place, so that a reference may
+        look at values, loop over steps or leave PyTorch. Sizes that depend on values come from
+        `torch.library.get_ctx().new_dynamic_size()`.
+
+        Its gradients then look like its inputs, unless `op.backward.fake` says otherwise; `op.saving_form.fake` is
+        for the form that saves. The check holds each against what the operator returns.
+
+        >>> import torch, opwright as ow
+        >>> @ow.op
+        ... def through_numpy(x: torch.Tensor) -> torch.Tensor:
+        ...     return torch.from_numpy(x.detach().numpy() ** 2)
+        >>> @through_numpy.fake
+        ... def _(x):
+        ...     return torch.empty_like(x)
+        >>> @through_numpy.gradient
+        ... def _(grad, x):
+        ...     return 2 * grad * x
+        >>> torch.compile(through_numpy, backend="aot_eager", fullgraph=True)(torch.tensor([3.0]))
+        tensor([9.])
+        """
+        given = inspect.signature(function).parameters if callable(function) else {}
+        named = [p.name for p in given.values() if p.kind is not p.VAR_KEYWORD]
+        rest = len(named) < len(given)
+        if not set(named) <= set(self.signature.names) or not (rest or len(named) == len(self.signature.names)):
+            raise TypeError(
+                f"{self.name}: the function that says its shapes must take its parameters "
+                f"({', '.join(self.signature.names)}) or some and **rest, got ({', '.join(given)})"
+            )
+        self._fake = function
+        self._choose_call()
+        if self.form_of is None and self.parent is None:
+            self._forget_rung()
+        return function
+
+    @property
+    def shapes(self) -> Callable[..., Any] | None:
+        """The function that says what its results look like; None: the reference does."""
+        if self._fake is None and self.parent is not None and self.parent._fake is not None:
+            return fake.of_gradient(self)
+        return self._fake
+
+    def read_shapes(self, out: Any) -> Any:
+        """What a function of shapes returned, as the dispatcher takes it."""
+        if self.rung is not None and not isinstance(out, (tuple, list)):
+            out = (out,)
+        return self._bare(call.read_outputs(out, self.name, self.signature))
 
     def bench(
         self,

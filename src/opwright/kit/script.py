@@ -16,8 +16,8 @@ _taught: dict[str, tuple[Any, str]] = {}
 def teach(op: Op[..., Any]) -> None:
     """Let torch.jit.script take a call of the operator for one of `torch.ops.NAMESPACE.NAME`."""
     known: Any = getattr(torch.jit, "_builtins", None)
-    if known is None or not hasattr(known, "_builtin_ops"):
-        return
+    if known is None or not hasattr(known, "_builtin_ops") or op.signature.returns_input:
+        return  # the dispatcher knows an in-place operator as one without a result
     before = _taught.get(op.qualname)
     _taught[op.qualname] = entry = (op, op.qualname)
     table = known._builtin_table  # by identity; made of the list when something is first scripted

@@ -13,6 +13,8 @@ from opwright.ops.sigmoid.op import sigmoid, sigmoid_
 class _Elementwise(nn.Module):
     """A module without parameters whose operator may write into its input."""
 
+    __constants__ = ("inplace",)  # torch.jit.script leaves the other branch out
+
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
         self.inplace = inplace
@@ -29,8 +31,10 @@ class Sigmoid(_Elementwise):
     tensor([0.5000, 0.5000])
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return sigmoid_(x) if self.inplace else sigmoid(x)
+    def forward(self, input: Tensor) -> Tensor:
+        if self.inplace:
+            return sigmoid_(input)
+        return sigmoid(input)
 
 
 class Cube(_Elementwise):
@@ -41,8 +45,10 @@ class Cube(_Elementwise):
     tensor([8.])
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return cube_(x) if self.inplace else cube(x)
+    def forward(self, input: Tensor) -> Tensor:
+        if self.inplace:
+            return cube_(input)
+        return cube(input)
 
 
 class Scale(_Elementwise):
@@ -57,8 +63,10 @@ class Scale(_Elementwise):
         super().__init__(inplace)
         self.factor = factor
 
-    def forward(self, x: Tensor) -> Tensor:
-        return scale_(x, self.factor) if self.inplace else scale(x, self.factor)
+    def forward(self, input: Tensor) -> Tensor:
+        if self.inplace:
+            return scale_(input, self.factor)
+        return scale(input, self.factor)
 
     def extra_repr(self) -> str:
         return ", ".join(filter(None, (f"factor={self.factor}", super().extra_repr())))

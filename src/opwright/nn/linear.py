@@ -16,5 +16,5 @@ class Linear(nn.Linear):
     (Linear(in_features=3, out_features=2, bias=True), torch.Size([5, 2]))
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input, self.weight, self.bias)

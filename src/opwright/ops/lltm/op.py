@@ -127,6 +127,53 @@ def _(
     )
 
 
+@lltm.fake
+def _(**given: Any) -> Sequence:
+    return _shapes(**given)
+
+
+def _shapes(
+    x: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None,
+    bias_hh: Tensor | None,
+    h_0: Tensor | None,
+    c_0: Tensor | None,
+    lengths: Tensor | None,
+    all_cells: bool,
+    **_: Any,
+) -> Sequence:
+    """What the results look like. The loop would tell as well, and take as long to trace as it has steps."""
+    _Steps.check(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths)
+    dtype = linear(x[:1], weight_ih, bias_ih).dtype
+    steps, batch, hidden = x.shape[0], x.shape[1], weight_hh.shape[1]
+    kept = dtype if c_0 is None else c_0.dtype
+    return Sequence(
+        x.new_empty(steps, batch, hidden, dtype=dtype),
+        x.new_empty(batch, hidden, dtype=dtype),
+        x.new_empty(batch, hidden, dtype=kept),
+        x.new_empty(steps, batch, hidden, dtype=kept) if all_cells else None,
+    )
+
+
+assert lltm.saving_form is not None
+
+
+@lltm.saving_form.fake
+def _(recompute: bool, **given: Any) -> Any:
+    shapes = _shapes(**given)
+    steps, batch, hidden = shapes.output.shape
+    return *shapes, shapes.output.new_empty(steps, batch, hidden if recompute else 4 * hidden)
+
+
+@lltm.backward.fake
+def _(wanted: list[bool] | None, **given: Any) -> Any:
+    inputs = [given[p.name] for p in lltm.signature.differentiable_inputs]
+    wants = wanted or [True] * len(inputs)
+    return tuple(None if t is None or not want else t.new_empty(t.shape) for t, want in zip(inputs, wants, strict=True))
+
+
 class _Steps:
     """The loop in plain PyTorch, forward and backward. Everything in it has the steps first."""
 
@@ -370,6 +417,5 @@ GRADIENT_DOMAIN = ow.Domain(
 )
 for file, build in (("cpu.cpp", BUILD), ("cuda.cu", ow.Options())):
     lltm.kernel_file(file, DOMAIN, build)
-    assert lltm.saving_form is not None
     lltm.saving_form.kernel_file(file, DOMAIN, build)
     lltm.backward.kernel_file(file, GRADIENT_DOMAIN, build)
