@@ -1,0 +1,9 @@
+"""What PyTorch itself gets wrong, so that an operator of ours cannot be right: the only list of such things.
+
+Each entry names an operator, a check and a form, and says how the fault shows without opwright. An entry that is no
+longer needed makes a whole run fail.
+"""
+
+from __future__ import annotations
+
+EXCEPTIONS: dict[tuple[str, str, str], str] = {}
