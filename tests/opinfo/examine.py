@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,32 +46,37 @@ def examine(name: str, info: Any, settings: Settings, at: Callable[[str], None])
     """Try an operator in every way; `at` hears of each before it is tried."""
     result, began = Result(name), time.monotonic()
     reasons: list[str] = []
-    for dtype in _dtypes(info, settings):
-        cast = "autocast" in settings.checks and dtype == torch.float64
-        wanted = [(dtype, False), (torch.float32, True)] if cast else [(dtype, dtype == torch.float32)]
-        for kind, under_autocast in wanted:
-            checks = [
-                c for c in settings.checks if (c == "autocast") == under_autocast or dtype == torch.float32 == kind
-            ]
-            for number, (args, kwargs) in enumerate(_samples(info, settings, kind, reasons)):
-                label = f"{str(kind).removeprefix('torch.')} sample {number}"
-                if kind.is_complex:
-                    checks = [c for c in checks if c not in COMPILED]
-                try:
-                    call = Call.of(name, info.op, args, kwargs)
-                except Exception as error:
-                    reasons.append(shown(error))
-                    continue
-                for form in settings.forms:
-                    _try(call, form, checks, label, "empty" in name, result, at)
+    for dtype, checks in _rounds(info, settings):
+        for number, (args, kwargs) in enumerate(_samples(info, settings, dtype, reasons)):
+            label = f"{str(dtype).removeprefix('torch.')} sample {number}"
+            try:
+                call = Call.of(name, info.op, args, kwargs)
+            except Exception as error:
+                reasons.append(shown(error))
+                continue
+            for form in settings.forms:
+                applied = [c for c in checks if _worthwhile(c, form, dtype, number)]
+                _try(call, form, applied, label, "empty" in name, result, at)
     if not result.checks:
         result.left_out = reasons[0] if reasons else "it has no samples for this device"
     result.seconds = round(time.monotonic() - began, 2)
     return result
 
 
-def _dtypes(info: Any, settings: Settings) -> list[torch.dtype]:
-    return database.dtypes(info, settings.device)
+def _rounds(info: Any, settings: Settings) -> Iterator[tuple[torch.dtype, list[str]]]:
+    """The dtypes to try, and the checks for each: autocast casts float32 alone."""
+    rest = [c for c in settings.checks if c != "autocast"]
+    if rest:
+        yield from ((dtype, rest) for dtype in database.dtypes(info, settings.device))
+    if len(rest) < len(settings.checks) and torch.float32 in info.supported_dtypes(settings.device):
+        yield torch.float32, ["autocast"]
+
+
+def _worthwhile(check: str, form: str, dtype: torch.dtype, number: int) -> bool:
+    """Whether a check is worth its time: compilers take long, and see the plain function in a transparent operator."""
+    if check in COMPILED:
+        return not dtype.is_complex and (number == 0 or (check == "dynamic" and form == "opaque"))
+    return True
 
 
 def _samples(info: Any, settings: Settings, dtype: torch.dtype, reasons: list[str]) -> list[tuple[Any, ...]]:

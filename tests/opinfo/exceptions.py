@@ -6,4 +6,6 @@ longer needed makes a whole run fail.
 
 from __future__ import annotations
 
+MADE_WITH = "2.13."
+"""The PyTorch in which each of them was seen; others have faults of their own, and fewer."""
 EXCEPTIONS: dict[tuple[str, str, str], str] = {}
