@@ -8,6 +8,7 @@ import json
 import platform
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +53,9 @@ def main() -> int:
 def show(result: Result, done: int, of: int) -> None:
     what = f"left out: {result.left_out}" if result.left_out else f"{result.checks} checks"
     print(f"[{done}/{of}] {result.name}: {what}, {result.seconds:.1f} s", flush=True)
-    for (form, check), found in brief(result).items():
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        print(f"    {form} {check}, {found[0]['sample']}: {found[0]['text']}{more}", flush=True)
-
-
-def brief(result: Result) -> dict[tuple[str, str], list[dict[str, str]]]:
-    """Its findings by form and check: samples mostly show the same thing."""
-    found: dict[tuple[str, str], list[dict[str, str]]] = {}
-    for finding in result.findings:
-        found.setdefault((finding["form"], finding["check"]), []).append(finding)
-    return found
+    for found in result.findings:
+        more = f" (and {len(found.samples) - 1} more)" if len(found.samples) > 1 else ""
+        print(f"    {found.form} {found.check}, {found.samples[0]}{more}: {found.text}", flush=True)
 
 
 def counts(report: Report) -> dict[str, int]:
@@ -79,9 +72,9 @@ def counts(report: Report) -> dict[str, int]:
 
 def stored(report: Report, seconds: float) -> dict[str, Any]:
     """What is kept of a run."""
-    findings: dict[str, list[dict[str, str]]] = {}
+    findings: dict[str, list[dict[str, Any]]] = {}
     for result, finding in report.failures():
-        findings.setdefault(result.name, []).append(finding)
+        findings.setdefault(result.name, []).append(asdict(finding))
     return {
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -101,8 +94,8 @@ def stored(report: Report, seconds: float) -> dict[str, Any]:
 def conclude(report: Report, seconds: float) -> int:
     complaints = report.complaints()
     print(f"\n{', '.join(f'{n} {what}' for what, n in counts(report).items())}; {seconds:.0f} s")
-    for line in complaints if len(complaints) <= 40 else [*complaints[:40], f"and {len(complaints) - 40} more"]:
-        print(line)
+    for line in complaints:
+        print(line[:160])
     return 1 if complaints else 0
 
 

@@ -110,19 +110,16 @@ def _brief(t: Tensor | None) -> str:
 
 
 def gradients(subject: Subject, order: int = 1, change: Callable[[list[Tensor]], None] | None = None) -> Use:
-    """The use that differentiates a loss, after a change to the results; the arguments come last, as they are left."""
+    """The use that differentiates a loss, after a change to the results. It gives the gradients, then the results and
+    the arguments as they are left."""
 
     def use(function: Function) -> list[Tensor | None]:
         inputs = subject.copies()
         watched = [t for t in inputs if t.requires_grad]
-
-        def results(*given: Tensor) -> tuple[Tensor, ...]:
-            out = function(*given)
-            if change is not None:
-                change([o for o in out if has_gradient(o)])
-            return out
-
-        loss = scalar(results)(*inputs)
+        out = function(*inputs)
+        if change is not None:
+            change([o for o in out if has_gradient(o)])
+        loss = scalar(lambda: out)()
         found: Sequence[Tensor | None] = [None] * len(watched)
         if watched:  # where nothing depends on them, this raises
             found = torch.autograd.grad(loss, watched, create_graph=order > 1, allow_unused=True)
@@ -133,7 +130,7 @@ def gradients(subject: Subject, order: int = 1, change: Callable[[list[Tensor]],
                 parts = [torch.view_as_real(g.resolve_conj()) if g.is_complex() else g for g in live]
                 total = torch.stack([p.square().sum().double() for p in parts]).sum()
                 found = torch.autograd.grad(total, watched, create_graph=True, allow_unused=True)
-        return [*found, *[t.detach() for t in inputs]]
+        return [*found, *[t.detach() for t in (*out, *inputs)]]
 
     return use
 
@@ -153,10 +150,15 @@ def _(subject: Subject) -> None:
 
 @check("flags")
 def _(subject: Subject) -> None:
-    def use(function: Function) -> list[Tensor]:
-        return [torch.tensor(t.requires_grad) for t in function(*subject.copies())]
+    """What requires a gradient does so with us. The reverse need not hold: that a result depends on nothing shows in
+    the backward, and there both must raise."""
+    recorded = [t.requires_grad for t in attempt(lambda f: f(*subject.copies()), subject.plain)[0] if t is not None]
 
-    hold(subject, use, "requires_grad")
+    def use(function: Function) -> list[Tensor]:
+        out = function(*subject.copies())
+        return [torch.tensor(t.requires_grad or not needed) for t, needed in zip(out, recorded, strict=True)]
+
+    hold(subject, use, "requires_grad", lenient=True)
 
 
 @check("gradients")

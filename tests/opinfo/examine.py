@@ -30,16 +30,33 @@ class Settings:
 
 
 @dataclass
+class Finding:
+    """A check that a form of an operator fails: what the first sample shows, and which samples do."""
+
+    form: str
+    check: str
+    text: str
+    samples: list[str] = field(default_factory=list)
+
+
+@dataclass
 class Result:
     """What was found out about an operator."""
 
     name: str
     checks: int = 0
-    findings: list[dict[str, str]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     refused: set[str] = field(default_factory=set)
     left_out: str = ""
     """Why no operator could be made of it."""
     seconds: float = 0.0
+
+    def find(self, form: str, check: str, text: str, sample: str = "") -> None:
+        """Note a failure, with others of the same form and check."""
+        found = [f for f in self.findings if (f.form, f.check) == (form, check)]
+        if not found:
+            self.findings.append(Finding(form, check, text))
+        (found or self.findings[-1:])[0].samples.append(sample)
 
 
 def examine(name: str, info: Any, settings: Settings, at: Callable[[str], None]) -> Result:
@@ -75,7 +92,7 @@ def _rounds(info: Any, settings: Settings) -> Iterator[tuple[torch.dtype, list[s
 def _worthwhile(check: str, form: str, dtype: torch.dtype, number: int) -> bool:
     """Whether a check is worth its time: compilers take long, and see the plain function in a transparent operator."""
     if check in COMPILED:
-        return not dtype.is_complex and (number == 0 or (check == "dynamic" and form == "opaque"))
+        return not dtype.is_complex and (form == "opaque" if check == "dynamic" else number == 0)
     return True
 
 
@@ -94,7 +111,7 @@ def _try(
 
     def find(check: str, error: BaseException) -> None:
         text = str(error) if isinstance(error, AssertionError) else f"the harness raises {shown(error)}"
-        result.findings.append({"form": form, "check": check, "sample": label, "text": text})
+        result.find(form, check, text, label)
 
     at(f"{form} definition, {label}")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -18,7 +20,7 @@ from typing import Any
 
 import torch
 
-from tests.opinfo.examine import Result, Settings
+from tests.opinfo.examine import Finding, Result, Settings
 from tests.opinfo.exceptions import EXCEPTIONS, MADE_WITH
 
 ROOT = Path(__file__).parent.parent.parent
@@ -60,7 +62,8 @@ class Worker:
 
     def examine(self, name: str, settings: Settings) -> Result:
         self.left -= 1
-        self.pipe.send((name, settings))
+        with contextlib.suppress(OSError):  # it is dead already: what is heard of it says how it died
+            self.pipe.send((name, settings))
         result: Result = self._hear("done")
         return result
 
@@ -92,11 +95,11 @@ class Report:
     settings: Settings
     results: list[Result] = field(default_factory=list)
 
-    def failures(self) -> Iterator[tuple[Result, dict[str, str]]]:
+    def failures(self) -> Iterator[tuple[Result, Finding]]:
         """The findings that no exception explains."""
         for result in self.results:
             for finding in result.findings:
-                if (result.name, finding["check"], finding["form"]) not in EXCEPTIONS:
+                if (result.name, finding.check, finding.form) not in EXCEPTIONS:
                     yield result, finding
 
     def unneeded(self) -> list[tuple[str, str, str]]:
@@ -104,15 +107,13 @@ class Report:
         PyTorch that the list was made with."""
         if self.settings != Settings() or not torch.__version__.startswith(MADE_WITH):
             return []
-        found = {(r.name, f["check"], f["form"]) for r in self.results for f in r.findings}
+        found = {(r.name, f.check, f.form) for r in self.results for f in r.findings}
         tried = {r.name for r in self.results}
         return [key for key in EXCEPTIONS if key[0] in tried and key not in found]
 
     def complaints(self) -> list[str]:
         """What there is to mend, a line each."""
-        found = [
-            f"{result.name}, {{form}} {{check}}, {{sample}}: {{text}}".format(**f) for result, f in self.failures()
-        ]
+        found = [f"{result.name}, {f.form} {f.check}: {f.text}" for result, f in self.failures()]
         for name, check, form in self.unneeded():
             found.append(f"{name}, {form} {check}: its entry in tests/opinfo/exceptions.py is no longer needed")
         return found
@@ -156,18 +157,16 @@ def run(
                 where = str(end).split(" in ")[-1]
                 form = next((f for f in settings.forms if where.startswith(f)), "transparent")
                 result = Result(name, checks=1)
-                result.findings.append({"form": form, "check": "alive", "sample": "", "text": f"the process {end}"})
+                result.find(form, "alive", f"the process {end}")
             with turn:
                 report.results.append(result)
                 show(result, len(report.results), len(names))
         if worker is not None:
             worker.end()
 
-    threads = [threading.Thread(target=work, args=(first if i == 0 else None,)) for i in range(jobs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(jobs) as pool:
+        for ended in [pool.submit(work, first if i == 0 else None) for i in range(jobs)]:
+            ended.result()
     report.results.sort(key=lambda r: r.name)
     return report
 
