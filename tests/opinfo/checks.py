@@ -37,7 +37,12 @@ class Subject:
 
     def copies(self, *, grad: bool = True) -> list[Tensor]:
         """The given tensors with their strides, in memory of their own."""
-        return [copy.deepcopy(t.detach()).requires_grad_(grad and t.requires_grad) for t in self.given]
+        return [duplicate(t).requires_grad_(grad and t.requires_grad) for t in self.given]
+
+
+def duplicate(t: Tensor) -> Tensor:
+    """The same tensor, strides and all, in memory of its own; what is sparse cannot be copied deeply."""
+    return copy.deepcopy(t.detach()) if t.layout == torch.strided else t.detach().clone()
 
 
 def check(name: str) -> Callable[[Check], Check]:
@@ -79,7 +84,9 @@ def shown(error: BaseException) -> str:
     """An exception on one line; of a compiler's, what it stumbled over."""
     while type(error).__name__ == "BackendCompilerFailed" and error.__cause__ is not None:
         error = error.__cause__
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    text = " ".join(str(error).split())
+    text = text.rpartition("): got ")[2]  # Dynamo shows the whole call before the error it got
+    return f"{type(error).__name__}: {text[:300]}"
 
 
 def compare(

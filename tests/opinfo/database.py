@@ -86,5 +86,6 @@ def _features(call: tuple[Any, ...]) -> dict[Any, int]:
     found[tuple(value.dim() for _, value in places if isinstance(value, Tensor))] = 1
     for place, value in places:
         if isinstance(value, Tensor):
-            found[place, value.is_contiguous(), value.requires_grad] = 1
+            dense = value.layout == torch.strided and value.is_contiguous()
+            found[place, dense, value.requires_grad] = 1
     return found

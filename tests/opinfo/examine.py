@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from torch import Tensor
 
 import opwright as ow
 from tests.opinfo import database
-from tests.opinfo.checks import CHECKS, COMPILED, FRESH, Subject, shown
+from tests.opinfo.checks import CHECKS, COMPILED, FRESH, Subject, duplicate, shown
 from tests.opinfo.wrapping import Call, Mends, NotExpressible
 
 FORMS = ("transparent", "opaque")
@@ -125,7 +124,7 @@ def _try(
         try:
             result.refused |= _compare_refusals(call, mends)
             assert not late, f"accepted in the first call, refused in the second: {late[0]}"
-        except AssertionError as error:
+        except Exception as error:
             find("refusals", error)
     plain = call.over(call.reference(mends))
     warm = None
@@ -165,7 +164,7 @@ def mend(call: Call, form: str) -> tuple[Mends, list[str]]:
 def _compare_refusals(call: Call, mends: Mends) -> set[str]:
     """Hold what was refused against what the plain function does."""
     given = _copies(call)
-    before = copy.deepcopy(given)
+    before = [duplicate(t) for t in given]
     state, versions = _random_state(given), [t._version for t in given]
     with torch.no_grad():
         out = call.over(call.reference())(*given)
@@ -186,7 +185,7 @@ def _compare_refusals(call: Call, mends: Mends) -> set[str]:
 
 def _copies(call: Call) -> list[Tensor]:
     torch.manual_seed(0)
-    return [copy.deepcopy(t.detach()) for t in call.given]
+    return [duplicate(t) for t in call.given]
 
 
 def _random_state(given: list[Tensor]) -> Tensor:

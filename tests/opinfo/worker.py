@@ -13,7 +13,8 @@ from multiprocessing.connection import Connection
 import torch
 
 from tests.opinfo import database
-from tests.opinfo.examine import Settings, examine
+from tests.opinfo.checks import shown
+from tests.opinfo.examine import Result, Settings, examine
 
 
 def main(descriptor: int) -> None:
@@ -31,7 +32,12 @@ def main(descriptor: int) -> None:
         except EOFError:
             return
         assert isinstance(settings, Settings)
-        pipe.send(("done", examine(name, infos[name], settings, lambda what: pipe.send(("at", what)))))
+        try:
+            result = examine(name, infos[name], settings, lambda what: pipe.send(("at", what)))
+        except Exception as error:  # a fault of the harness, which must not look like the operator's
+            result = Result(name, checks=1)
+            result.find(settings.forms[0], "harness", shown(error))
+        pipe.send(("done", result))
 
 
 if __name__ == "__main__":
