@@ -5,7 +5,7 @@ RUN    := $(VENV)/bin/python
 CXX_SOURCES := $(shell find src tests examples \( -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) -not -path '*/template/*')
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal --durations=30
 
-.PHONY: setup demo bench bench-cuda figures test test-all test-cuda soak lint format docs clean
+.PHONY: setup demo bench bench-cuda figures test test-all test-opinfo test-cuda soak lint format docs clean
 
 setup: $(VENV)/ready
 
@@ -42,6 +42,10 @@ test: lint
 
 test-all: lint
 	$(PYTEST) -m "not soak"
+
+# PyTorch's own operators, made into operators of ours; what it finds out is stored.
+test-opinfo: setup
+	$(RUN) -m tests.opinfo --json tests/opinfo/results.json
 
 # On a machine with a GPU, from a plain source tree, with the Python at hand: torch, numpy, pytest, typer and rich.
 # With pytest-xdist, where that is installed, all files at once.

@@ -1,0 +1,11 @@
+"""What PyTorch itself gets wrong, so that an operator of ours cannot be right: the only list of such things.
+
+Each entry names an operator, a check and a form, and says how the fault shows without opwright. An entry that is no
+longer needed makes a whole run fail.
+"""
+
+from __future__ import annotations
+
+MADE_WITH = "2.13."
+"""The PyTorch in which each of them was seen; others have faults of their own, and fewer."""
+EXCEPTIONS: dict[tuple[str, str, str], str] = {}
