@@ -121,8 +121,28 @@ class Ladder:
         if self.form_of is not None:
             return self.form_of.backward
         if "_backward" not in self.__dict__:
-            _make_rung(self)
+            self._make_rung()
         return self._backward
+
+    def _make_rung(self) -> bool:
+        rung = self.derivation
+        self._backward = self._make(
+            f"{self.name}_backward",
+            rung.signature,
+            rung.reference,
+            namespace=self.namespace,
+            origin=self.origin,
+            random=False,
+            opaque=self._asked_opaque,
+            parent=self,
+            rung=rung,
+        )
+        self._backward.__doc__ = f"The gradient of {self.name}."
+        return True  # the constant that Dynamo keeps
+
+    # Dynamo shall run it, not trace it: what torch.compiler.assume_constant_result does, without the import of Dynamo.
+    # A method, since before torch 2.13 such a function takes constants alone.
+    _make_rung._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     @overload
     def gradient(self, function: Callable[..., Any], /) -> Callable[..., Any]: ...
@@ -209,24 +229,3 @@ class Ladder:
             return function
 
         return declare
-
-
-def _make_rung(op: Ladder) -> bool:
-    rung = op.derivation
-    op._backward = op._make(
-        f"{op.name}_backward",
-        rung.signature,
-        rung.reference,
-        namespace=op.namespace,
-        origin=op.origin,
-        random=False,
-        opaque=op._asked_opaque,
-        parent=op,
-        rung=rung,
-    )
-    op._backward.__doc__ = f"The gradient of {op.name}."
-    return True  # the constant that Dynamo keeps
-
-
-# Dynamo shall run it, not trace it: what torch.compiler.assume_constant_result does, without the import of Dynamo.
-_make_rung._dynamo_marked_constant = True  # type: ignore[attr-defined]
