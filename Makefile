@@ -5,7 +5,7 @@ RUN    := $(VENV)/bin/python
 CXX_SOURCES := $(shell find src tests examples \( -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) -not -path '*/template/*')
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal --durations=30
 
-.PHONY: setup demo bench bench-cuda figures test test-all test-opinfo test-cuda soak lint format docs clean
+.PHONY: setup demo bench bench-cuda figures test test-all test-opinfo test-cuda test-versions soak lint format docs clean
 
 setup: $(VENV)/ready
 
@@ -54,6 +54,13 @@ AT_ONCE = $(shell $(PYTHON) -c 'from importlib.util import find_spec; print("-n 
 test-cuda:
 	PYTHONPATH=src $(PYTHON) -m opwright build
 	PYTHONPATH=src $(PYTHON) -m pytest -c tests/cuda/pytest.ini --rootdir=. --confcutdir=. $(AT_ONCE) tests/cuda tests/kit/build/test_cuda.py
+
+# Under other versions of torch, in environments of their own: ENVIRONMENTS/.venv-torch-VERSION, 7 GB each, kept.
+VERSIONS ?= 2.10.0 2.15.0
+ENVIRONMENTS ?= .
+
+test-versions:
+	$(PYTHON) tests/versions.py $(VERSIONS) --place $(ENVIRONMENTS)
 
 bench-cuda:
 	PYTHONPATH=src $(PYTHON) -m opwright build

@@ -300,7 +300,7 @@ def test_data_parallel_hooks_fire(way: str, tmp_path: Path) -> None:
         pytest.skip(f"the node: {native.available()}")
     command = [sys.executable, "-c", DATA_PARALLEL, way, str(tmp_path / "store")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.stdout == "doubled\n", done.stderr
+    assert done.stdout.splitlines()[-1:] == ["doubled"], done.stderr  # Gloo may speak first
 
 
 def test_explain_and_doctor_say_who_records(define: Define) -> None:

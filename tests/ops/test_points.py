@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -23,8 +25,14 @@ def test_axpby_is_two_x_plus_y_and_three_x_minus_y() -> None:
 def test_types_promote_exactly_as_torchs_arithmetic(a: complex, dtypes: str) -> None:
     first, second = (getattr(torch, name) for name in dtypes.split())
     x, y = torch.ones(2, 1).to(first), torch.ones(3).to(second)
-    for got in (ow.axpby(x, y, a=a), torch.ops.opwright.axpby(x, y, a=a)):
+    try:
         expected = a * x + y
+    except NotImplementedError as e:  # torch 2.15 promotes bfloat16 to a complex type that has no arithmetic yet
+        for op in (ow.axpby, torch.ops.opwright.axpby):
+            with pytest.raises(NotImplementedError, match=re.escape(str(e))):
+                op(x, y, a=a)
+        return
+    for got in (ow.axpby(x, y, a=a), torch.ops.opwright.axpby(x, y, a=a)):
         assert got.dtype == expected.dtype
         torch.testing.assert_close(got, expected)
     assert ow.scale(x, a).dtype == (x * a).dtype

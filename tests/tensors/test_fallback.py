@@ -67,6 +67,7 @@ def test_overrides_never_warn() -> None:
         lambda x: torch.nn.init.zeros_(x),
         lambda x: x.fill_(0),
         lambda x: x.__imod__(2),
+        lambda x: torch._foreach_exp_([torch.ones(2), x]),
     ],
 )
 def test_a_write_is_never_lost_in_a_copy(write: Callable[[Any], Any]) -> None:

@@ -47,7 +47,13 @@ def compare(name: str, dtype: torch.dtype, n: int, value: float) -> None:
     def make(*shape: int) -> Tensor:
         return fill(dtype, *shape)
 
-    agree(ALL[name](x, make), ALL[name](dense, make))
+    try:
+        expected = ALL[name](dense, make)
+    except NotImplementedError:
+        if name == "trace" and dtype in (torch.float16, torch.bfloat16):
+            return  # torch 2.10 has none to compare with
+        raise
+    agree(ALL[name](x, make), expected)
 
 
 def cases(*families: dict[str, Case]) -> pytest.MarkDecorator:

@@ -103,9 +103,14 @@ def build(
         plans += [plan for plan in [short.plan()] if plan is not None]
         console.print(f"wrote {write_compile_commands(plans, compile_commands)}", highlight=False, markup=False)
     start = time.perf_counter()
+    too_new = native.too_new()
+    if too_new is not None:
+        console.print(f"opwright's own C++ is left out: {too_new}", highlight=False, soft_wrap=True, markup=False)
     with compile.hurried(toolchain.jobs()) as pool:
-        waiting = [pool.submit(own.build, force) for own in (native, short)]
-        waiting.append(pool.submit(compile.build, guard.plan(), force))
+        waiting = []
+        if too_new is None:  # they take longest
+            waiting += [pool.submit(own.build, force) for own in (native, short)]
+            waiting.append(pool.submit(compile.build, guard.plan(), force))
         waiting += [pool.submit(library.compile, force) for library in libraries]
         done = concurrent.futures.as_completed(waiting)
         for future in track(done, "building", len(waiting), console=console, transient=True):

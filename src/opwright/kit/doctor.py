@@ -38,8 +38,6 @@ def _python() -> Finding:
 
 def _torch() -> Finding:
     found = f"{torch.__version__}, " + (f"CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA")
-    if _version(torch.__version__) < (2, 10):
-        return Finding("PyTorch", "broken", found, "opwright needs torch 2.10 or newer: pip install -U torch")
     return Finding("PyTorch", "ok", found)
 
 
@@ -76,6 +74,8 @@ def _cache() -> Finding:
 def _native() -> Finding:
     what = "opwright's own C++"
     why = native.available()
+    if why is not None and why == native.too_new():
+        return Finding(what, "missing", why, "pip install -U opwright: a newer one may know this torch")
     if why is not None:
         mend = "kernels are chosen and gradients recorded in Python, tens of µs slower: opwright build"
         return Finding(what, "missing", why, mend)

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from opwright.kit.op import Op
 
 
+_making = locks.settled()
+
+
 class Ladder:
     """What an operator knows of its derivatives."""
 
@@ -128,8 +131,32 @@ class Ladder:
         if self.form_of is not None:
             return self.form_of.backward
         if "_backward" not in self.__dict__:
-            _make_rung(self)  # in a function that Dynamo runs
+            self._make_rung()
         return self._backward
+
+    def _make_rung(self) -> bool:
+        with _making:  # two threads may want it first, and it is one object
+            if "_backward" in self.__dict__:
+                return True
+            rung = self.derivation
+            made = self._make(
+                f"{self.name}_backward",
+                rung.signature,
+                rung.reference,
+                namespace=self.namespace,
+                origin=self.origin,
+                random=False,
+                opaque=self._asked_opaque,
+                parent=self,
+                rung=rung,
+            )
+            made.__doc__ = f"The gradient of {self.name}."
+            self._backward = made
+        return True  # the constant that Dynamo keeps
+
+    # Dynamo shall run it, not trace it: what torch.compiler.assume_constant_result does, without the import of Dynamo.
+    # A method, since before torch 2.13 such a function takes constants alone.
+    _make_rung._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     @overload
     def gradient(self, function: Callable[..., Any], /) -> Callable[..., Any]: ...
@@ -226,31 +253,3 @@ class Ladder:
             return function
 
         return declare
-
-
-_making = locks.settled()
-
-
-def _make_rung(op: Ladder) -> bool:
-    with _making:  # two threads may want it first, and it is one object
-        if "_backward" in op.__dict__:
-            return True
-        rung = op.derivation
-        made = op._make(
-            f"{op.name}_backward",
-            rung.signature,
-            rung.reference,
-            namespace=op.namespace,
-            origin=op.origin,
-            random=False,
-            opaque=op._asked_opaque,
-            parent=op,
-            rung=rung,
-        )
-        made.__doc__ = f"The gradient of {op.name}."
-        op._backward = made
-    return True  # the constant that Dynamo keeps
-
-
-# Dynamo shall run it, not trace it: what torch.compiler.assume_constant_result does, without the import of Dynamo.
-_make_rung._dynamo_marked_constant = True  # type: ignore[attr-defined]

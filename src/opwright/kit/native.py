@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from opwright.kit import locks, register
 from opwright.kit.build import cache, compile
 from opwright.kit.build.plan import Options, Plan
 from opwright.kit.build.trouble import Unavailable
+from opwright.version import untried
 
 if TYPE_CHECKING:
     from opwright.kit.kernel import Kernel
@@ -33,11 +35,26 @@ def build(force: bool = False) -> None:
     compile.build(plan(), force)
 
 
+def too_new() -> str | None:
+    """Why it is not used with this torch, which is newer than any that was tried; None when it may be."""
+    return None if os.environ.get("OPWRIGHT_NATIVE", "") == "1" else untried(torch.__version__)
+
+
+def warn_if_too_new() -> None:
+    """Say once that this torch was not tried. For whoever calls an operator, not for whoever imports the package."""
+    why = too_new()
+    if why is not None and os.environ.get("OPWRIGHT_NATIVE", "") != "0":
+        warnings.warn(f"opwright: {why}", RuntimeWarning, stacklevel=3)
+
+
 @lru_cache
 def available() -> str | None:
     """None when this process has it, else why not. It is looked up once: a process keeps what it started with."""
     if os.environ.get("OPWRIGHT_NATIVE", "") == "0":
         return "OPWRIGHT_NATIVE=0 forbids the C++ of opwright's own"
+    why = too_new()
+    if why is not None:
+        return why
     try:
         entry = cache.look_up(cache.open_folder(), plan().key)
         if entry is None:

@@ -200,9 +200,14 @@ def _version(t: Tensor) -> int:
         return -1  # what a transform writes to is its own
     if t.is_inference() or type(t) not in (Tensor, torch.nn.Parameter) or torch._is_functional_tensor(t):
         return -1
-    if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView):
-        return -1
-    return t._version
+    return -1 if _uncounted() else t._version
+
+
+def _uncounted() -> bool:
+    """Whether writes to plain tensors go uncounted here, as they do in inference mode and below autograd."""
+    if torch.compiler.is_dynamo_compiling():  # before torch 2.13 it cannot trace the question below
+        return torch.is_inference_mode_enabled()
+    return bool(torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView))
 
 
 SMALL = 2**16

@@ -54,14 +54,9 @@ class _Node(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         positional, named = op.signature.encode(values)
         inputs = _keep_updated(op, values)
-        if any(p.mutated for p in op.signature.parameters):
-            with torch._C._AutoDispatchBelowAutograd():
-                out = op.overload.redispatch(keyset & torch._C._after_autograd_keyset, *positional, **named)
-        else:
-            # Below the counting of views as well: a result may be a view of memory that only the operator has seen, and
-            # would be one of a base without a history.
-            with torch._C._AutoDispatchBelowADInplaceOrView():
-                out = op.overload.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *positional, **named)
+        with torch._C._AutoDispatchBelowAutograd():
+            out = op.overload.redispatch(keyset & torch._C._after_autograd_keyset, *positional, **named)
+        out = _own(out)
         outputs = (out,) if len(op.signature.outputs) == 1 else tuple(out)
         ctx.op = op
         ctx.shapes = [None if o is None else [_Shape.of(t) for t in tensors(o)] for o in outputs]
@@ -106,6 +101,17 @@ class _Node(torch.autograd.Function):
             _check_gradients(op, p.name, each, ctx.values[p.name])
             result += [g if w else None for w, g in zip(want, each or [None] * len(want), strict=True)] if want else []
         return (None, None, None, *result)
+
+
+def _own(out: Any) -> Any:
+    """A result may be a view of memory that only the operator has seen, and would be one of a base without a history.
+    In its place comes a tensor of the same memory that is no view."""
+    if isinstance(out, (list, tuple)):
+        return [_own(o) for o in out]
+    if not isinstance(out, Tensor) or not out._is_view():
+        return out
+    with torch._C._AutoDispatchBelowADInplaceOrView():
+        return torch.ops.aten.alias.default(out)
 
 
 def _keep_updated(op: Op[..., Any], values: dict[str, Any]) -> dict[str, Any]:

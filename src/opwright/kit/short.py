@@ -75,6 +75,7 @@ def open_way(op: Op[..., Any]) -> None:
     global _asked
     if not _asked:
         _asked = True
+        native.warn_if_too_new()
         _load(type(op))
     op._short = way(op)
 

@@ -4,7 +4,6 @@
 #include <torch/csrc/autograd/functions/basic_ops.h>
 
 #include <algorithm>
-
 #include <string>
 
 namespace opwright {
@@ -177,11 +176,12 @@ void CallNode::refuse_twice(variable_list& grads) const {
 #if OPWRIGHT_INTRUSIVE_NODES
     const auto error = c10::make_intrusive<torch::autograd::Error>(ladder().once, std::move(edges));
 #else
-    const std::shared_ptr<torch::autograd::Error> error(
-        new torch::autograd::Error(ladder().once, std::move(edges)), torch::autograd::deleteNode);
+    const std::shared_ptr<torch::autograd::Error> error(new torch::autograd::Error(ladder().once, std::move(edges)),
+                                                        torch::autograd::deleteNode);
 #endif
     for (at::Tensor& grad : grads) {
-        if (!grad.defined() || grad.requires_grad() || !torch::autograd::isDifferentiableType(grad.scalar_type())) continue;
+        if (!grad.defined() || grad.requires_grad() || !torch::autograd::isDifferentiableType(grad.scalar_type()))
+            continue;
         grad = grad.detach();
         torch::autograd::set_history(grad, error);
     }

@@ -115,14 +115,9 @@ class Recorder final : public c10::OperatorKernel {
                 for_tensors(argument, [&](const at::Tensor& t) { given.push_back(t.unsafeGetTensorImpl()); });
             }
         }
-        if (written.defined() || !ladder.updated.empty()) {
+        {
             const at::AutoDispatchBelowAutograd guard;
             ladder.form.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
-        } else {
-            // Below the counting of views as well: a result may be a view of memory that only the operator has seen,
-            // and would be one of a base without a history.
-            const at::AutoDispatchBelowADInplaceOrView guard;
-            ladder.form.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
         }
         if (written.defined()) {
             node->attach_written(written);
@@ -130,9 +125,7 @@ class Recorder final : public c10::OperatorKernel {
             return;
         }
         const size_t returned = ladder.form.schema().returns().size();
-        if (!ladder.updated.empty()) {
-            for (size_t i = stack->size() - returned; i < stack->size(); ++i) (*stack)[i] = own((*stack)[i]);
-        }
+        for (size_t i = stack->size() - returned; i < stack->size(); ++i) own((*stack)[i]);
         const auto outputs = torch::jit::last(*stack, returned);
         for (size_t i = 0; i < ladder.outputs; ++i) {
             for_tensors(outputs[i], [&](const at::Tensor& t) { refuse(ladder, given, t); });
@@ -142,15 +135,20 @@ class Recorder final : public c10::OperatorKernel {
         torch::jit::drop(*stack, returned - ladder.outputs);
     }
 
-    // The same memory as a tensor that is no view of another.
-    static IValue own(const IValue& output) {
+    // A result may be a view of memory that only the operator has seen, and would be one of a base without a history.
+    // In its place comes a tensor of the same memory that is no view.
+    static void own(IValue& output) {
+        bool view = false;
+        for_tensors(output, [&](const at::Tensor& t) { view = view || t.is_view(); });
+        if (C10_LIKELY(!view)) return;
         const at::AutoDispatchBelowADInplaceOrView guard;
-        const auto alone = [](const at::Tensor& t) { return t.defined() && t.is_view() ? t.alias() : t; };
-        if (output.isTensor()) return alone(output.toTensor());
-        if (!output.isTensorList()) return output;
+        if (output.isTensor()) {
+            output = output.toTensor().alias();
+            return;
+        }
         c10::List<at::Tensor> list;
-        for (const IValue& t : output.toListRef()) list.push_back(alone(t.toTensor()));
-        return list;
+        for (const IValue& t : output.toListRef()) list.push_back(t.toTensor().alias());
+        output = std::move(list);
     }
 
     // Its history would be set on the caller's own tensor.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import faulthandler
 import json
 import os
 import select
@@ -165,6 +166,7 @@ def _apart(functions: list[Callable[..., Any]], value: Any, dense: Tensor) -> li
             os.close(reading)
             # What a crash has to say is not for the user's terminal.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            faulthandler.disable()
             try:
                 torch.set_num_threads(1)  # the parent's other threads did not come along
                 with os.fdopen(writing, "wb") as out:

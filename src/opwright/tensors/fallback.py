@@ -132,7 +132,7 @@ def writes(function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
     written = list(leaves(kwargs.get("out")))
     in_place = name in ("__setitem__", "__delitem__") or name in IN_PLACE_OPERATORS
     if in_place or (name.endswith("_") and not name.endswith("__")) or _asks_in_place(function, args, kwargs):
-        written += list(args[:1]) or [next(iter(kwargs.values()), None)]
+        written += list(leaves(args[0] if args else next(iter(kwargs.values()), None)))  # torch.foreach takes lists
     return written
 
 

@@ -22,6 +22,7 @@ ATEN_PREFIX = {
     "torch.linalg": "linalg_",
     "torch.special": "special_",
     "torch.fft": "fft_",
+    "torch.foreach": "_foreach_",
 }
 
 

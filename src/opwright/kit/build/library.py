@@ -134,7 +134,8 @@ def _hint() -> str:
     from opwright.kit import native  # which needs this module's neighbours
 
     global _hinted
-    if _hinted or native.available() is None or os.environ.get("OPWRIGHT_NATIVE", "") == "0":
+    unwanted = os.environ.get("OPWRIGHT_NATIVE", "") == "0" or native.too_new() is not None
+    if _hinted or native.available() is None or unwanted:
         return ""
     _hinted = True
     return "; gradients and calls cost less once `opwright build` has built the rest"
