@@ -85,7 +85,10 @@ def shown(error: BaseException) -> str:
     while type(error).__name__ == "BackendCompilerFailed" and error.__cause__ is not None:
         error = error.__cause__
     text = " ".join(str(error).split())
-    text = text.rpartition("): got ")[2]  # Dynamo shows the whole call before the error it got
+    for before in ("): got ", "Developer debug context: "):  # Dynamo shows the call and gives advice first
+        if before in text:
+            text = text.partition(before)[2]
+            break
     return f"{type(error).__name__}: {text[:300]}"
 
 
