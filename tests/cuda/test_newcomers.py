@@ -77,7 +77,7 @@ def test_a_derived_gradient_trains_in_compiled_graphs(backend: str) -> None:
     x = torch.randn(8, 16, device="cuda")
     expected = trained(lambda x: torch.softmax(x, -1), x)
     for call in (soft, torch.compile(lambda x: soft(x), backend=backend, fullgraph=True)):
-        for _ in range(2):
+        for _round in range(2):
             torch.testing.assert_close(trained(call, x), expected)
 
 
@@ -90,7 +90,7 @@ def test_one_kernel_and_nothing_else_trains(newcomer: Any) -> None:
     expected = trained(lambda x: torch.softmax(x * 2, -1), x)
     assert ow.explain(newcomer, x).runs == "cuda.cu"
     for call in (newcomer, torch.compile(lambda x: newcomer(x), fullgraph=True)):
-        for _ in range(2):
+        for _round in range(2):
             torch.testing.assert_close(trained(call, x), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(trained(newcomer, x.cpu()), expected.cpu(), rtol=1e-4, atol=1e-5)
 
@@ -128,7 +128,7 @@ def test_updates_and_views_on_the_gpu() -> None:
         mean.mul_(0.9).add_(0.1 * found)
         return (x - found).t().t()
 
-    for _ in range(2):
+    for _round in range(2):
         x, mean = torch.randn(4, 3, device="cuda", requires_grad=True), torch.zeros(3, device="cuda")
         y = centred(x, mean)
         y += 1

@@ -24,11 +24,11 @@ def define(function: Callable[..., Any], **options: Any) -> ow.Op[..., Any]:
 
 
 def pinv(x: Tensor) -> Tensor:
-    return torch.linalg.pinv(x)
+    return torch.linalg.pinv(x)  # type: ignore[no-any-return]
 
 
 def vecdot(x: Tensor) -> Tensor:
-    return torch.linalg.vecdot(x, x * 2j)
+    return torch.linalg.vecdot(x, x * 2j)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("opaque", [None, True], ids=["transparent", "opaque"])
@@ -37,18 +37,18 @@ def test_lazily_conjugated_numbers_are_right_in_the_first_call(plain: Callable[.
     op = define(plain, opaque=opaque)
     x = torch.randn(4, 3, dtype=torch.complex64, requires_grad=True)
     (expected,) = torch.autograd.grad(plain(x).abs().sum(), x)
-    for _ in range(2):
+    for _round in range(2):
         torch.testing.assert_close(op(x), plain(x))
         torch.testing.assert_close(torch.autograd.grad(op(x).abs().sum(), x)[0], expected)
 
 
 def test_autocast_sees_the_first_call() -> None:
     def product(x: Tensor) -> Tensor:
-        return torch.linalg.multi_dot([x, x, x])
+        return torch.linalg.multi_dot([x, x, x])  # type: ignore[no-any-return]
 
     op = define(product)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        for _ in range(2):
+        for _round in range(2):
             assert op(torch.eye(3)).dtype == product(torch.eye(3)).dtype
 
 
@@ -61,7 +61,7 @@ def test_an_alias_is_refused_in_the_first_call() -> None:
         if dropout(torch.ones(3)).data_ptr() == torch.ones(3).data_ptr():
             continue
         seen = []
-        for _ in range(2):
+        for _round in range(2):
             try:
                 seen.append(op(torch.ones(3)).tolist())
             except BadReference as e:
@@ -75,7 +75,7 @@ def test_writes_that_nobody_counts_are_seen(opaque: bool | None) -> None:
         return F.batch_norm(x, mean, var, training=True)
 
     op = define(batch_norm, opaque=opaque)
-    for _ in range(2):
+    for _round in range(2):
         with pytest.raises(BadReference, match=r"writes to its argument 'mean'; declare it with @ow\.op\(mutates="):
             op(torch.randn(4, 3), torch.zeros(3), torch.ones(3))
 
@@ -92,7 +92,7 @@ def test_another_threads_writes_beside_an_argument_are_not_the_references() -> N
     thread = threading.Thread(target=write, daemon=True)
     thread.start()
     try:
-        for _ in range(300):
+        for _round in range(300):
             assert op(memory[0])[0] == 2
     finally:
         stop.set()
@@ -108,13 +108,13 @@ def test_references_may_branch_and_loop_with_pytorchs_own_control_flow(opaque: b
     from torch._higher_order_ops.while_loop import while_loop
 
     def choice(x: Tensor) -> Tensor:
-        return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x * 3, (x,))
+        return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x * 3, (x,))  # type: ignore[no-any-return]
 
     def loop(x: Tensor) -> Tensor:
-        return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (torch.tensor(0), x))[1].clone()
+        return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (torch.tensor(0), x))[1].clone()  # type: ignore[no-any-return]
 
     chooses, loops = define(choice, opaque=opaque), define(loop, opaque=opaque)
-    for _ in range(2):
+    for _round in range(2):
         assert chooses(torch.ones(2)).tolist() == [2.0, 2.0]
         assert chooses(-torch.ones(2)).tolist() == [-3.0, -3.0]
         assert loops(torch.ones(2)).tolist() == [8.0, 8.0]
@@ -134,7 +134,7 @@ def test_a_checkpoint_may_hold_the_very_first_call() -> None:
     def _(grad: Tensor, b: Tensor | None, w: Tensor, x: Tensor) -> Any:
         return grad * w, grad * x, None if b is None else grad
 
-    x, w, b = (torch.randn(3, requires_grad=True) for _ in range(3))
+    x, w, b = (torch.randn(3, requires_grad=True) for _round in range(3))
     checkpoint(lambda x: op(x, w, b), x, use_reentrant=False).sum().backward()
     torch.testing.assert_close(x.grad, w)
     torch.testing.assert_close(w.grad, x)
@@ -151,7 +151,7 @@ def test_shapes_of_a_list_are_kept_alone() -> None:
         assert all(t.untyped_storage().nbytes() <= 4 for t in xs)
         return list(grad.split([len(t) for t in xs]))
 
-    for _ in range(2):
+    for _round in range(2):
         xs = [torch.ones(2, requires_grad=True), torch.ones(3, requires_grad=True)]
         op(xs).sum().backward()
         assert [t.grad.shape[0] for t in xs if t.grad is not None] == [2, 3]
@@ -163,7 +163,7 @@ def test_what_only_updates_returns_none_always() -> None:
 
     op = define(bump, opaque=True, mutates=("x",))
     x = torch.zeros(2)
-    assert [op(x) for _ in range(3)] == [None] * 3
+    assert [op(x) for _round in range(3)] == [None] * 3
     assert x.tolist() == [3.0, 3.0]
 
 
@@ -174,7 +174,7 @@ def test_a_kernel_may_return_its_one_result_in_a_tuple() -> None:
     op = define(one)
     op.kernel("cpu")(lambda x: (x * 2,))
     op.backward.kernel("cpu")(lambda grad, x, wanted=None: (grad * 2,))
-    for _ in range(3):
+    for _round in range(3):
         x = torch.ones(2, requires_grad=True)
         (out,) = op(x)
         out.sum().backward()
@@ -209,19 +209,19 @@ def test_parameters_that_a_reference_captures_are_refused_where_they_would_get_n
         return helper(x)
 
     def layered(x: Tensor) -> Tensor:
-        return layer(x)
+        return layer(x)  # type: ignore[no-any-return]
 
     for plain, name in ((scaled, "weight"), (layered, "layer")):
         define(plain)(torch.ones(2)).sum().backward()  # seen through, it trains what it captures
         op = define(plain, opaque=True)
-        for _ in range(2):
+        for _round in range(2):
             with pytest.raises(BadReference, match=f"reads '{name}' from the code around it.*pass it as an argument"):
                 op(torch.ones(2, requires_grad=True))
 
 
 def test_no_zeros_where_pytorch_has_no_derivative() -> None:
     def airy(x: Tensor) -> Tensor:
-        return torch.special.airy_ai(x)
+        return torch.special.airy_ai(x)  # type: ignore[no-any-return]
 
     def unused(x: Tensor, y: Tensor) -> Tensor:
         return y * 2
@@ -238,7 +238,7 @@ def test_draws_from_a_generator_of_ones_own_are_seen() -> None:
     generator = torch.Generator()
 
     def noisy(x: Tensor) -> Tensor:
-        return x + torch.rand(2, generator=generator)
+        return x + torch.rand(2, generator=generator)  # type: ignore[no-any-return]
 
     with pytest.raises(BadReference, match=r"draws random numbers \(aten\.rand\.generator\)"):
         define(noisy)(torch.ones(2))
@@ -263,7 +263,7 @@ def test_an_operator_without_tensors_runs_where_it_is_told() -> None:
 
 
 def test_threads_that_ask_for_a_gradient_first_get_one_operator() -> None:
-    for _ in range(20):
+    for _round in range(20):
         op = define(_twice, opaque=True)
         found: list[Any] = []
         start = threading.Barrier(8)
@@ -272,7 +272,7 @@ def test_threads_that_ask_for_a_gradient_first_get_one_operator() -> None:
             start.wait()
             found.append(op.backward)
 
-        threads = [threading.Thread(target=ask) for _ in range(8)]
+        threads = [threading.Thread(target=ask) for _round in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -46,20 +46,22 @@ def test_nested_tensors_get_the_reference() -> None:
 class Plus(torch.Tensor):
     """A wrapper that serves PyTorch's own operators and knows no others."""
 
+    held: Tensor
+
     @staticmethod
     def __new__(cls, inner: Tensor) -> Any:
         made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, requires_grad=False)
-        made.inner = inner
+        made.held = inner
         return made
 
     def __init__(self, inner: Tensor) -> None:
         pass
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         if func.namespace not in ("aten", "prim"):
             raise NotImplementedError(str(func))
-        plain = tree_map(lambda t: t.inner if isinstance(t, Plus) else t, (args, kwargs or {}))
+        plain = tree_map(lambda t: t.held if isinstance(t, Plus) else t, (args, kwargs or {}))
         out = func(*plain[0], **plain[1])
         return tree_map(lambda t: Plus(t) if isinstance(t, Tensor) else t, out)
 
@@ -70,7 +72,7 @@ def test_a_subclass_without_a_rule_gets_the_reference(way: str) -> None:
     for _ in range(2):
         out = call(Plus(torch.zeros(3)))
         assert isinstance(out, Plus)
-        assert out.inner.tolist() == [0.5] * 3  # type: ignore[attr-defined]
+        assert out.held.tolist() == [0.5] * 3  # type: ignore[attr-defined]
 
 
 DISTRIBUTED = """

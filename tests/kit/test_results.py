@@ -57,7 +57,7 @@ def test_a_result_is_written_to_as_the_plain_functions_is(
     op: ow.Op[..., Any] = ow.op(opaque=True, namespace=f"results_{use.__name__}_{kernel}")(plain)
     if kernel:
         op.kernel("cpu")(plain)
-    for _ in range(3):
+    for _round in range(3):
         x, w = torch.randn(4, 3, requires_grad=True), torch.randn(5, 3, requires_grad=True)
         expected = torch.autograd.grad(use(plain(x, w)).sin().sum(), (x, w))
         found = torch.autograd.grad(use(op(x, w)).sin().sum(), (x, w))
@@ -68,7 +68,7 @@ def test_a_result_is_written_to_as_the_plain_functions_is(
 @pytest.mark.parametrize("use", USES, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("shape", [(3,), (4, 3), (2, 4, 3)])
 def test_linear_of_any_rank_is_written_to(shape: tuple[int, ...], use: Callable[..., Any]) -> None:
-    for _ in range(2):
+    for _round in range(2):
         x, w = torch.randn(shape, requires_grad=True), torch.randn(5, 3, requires_grad=True)
         expected = torch.autograd.grad(use(F.linear(x, w)).sin().sum(), (x, w))
         found = torch.autograd.grad(use(ow.linear(x, w, None)).sin().sum(), (x, w))

@@ -7,18 +7,33 @@ script's, or the same one edited. Here each operator that a compiler meets adds 
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from opwright.kit.captured import digest
+from opwright.version import __version__
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
 
 _met: dict[str, str] = {}
 _tag = ""
+
+
+def definition(op: Op[..., Any]) -> tuple[Any, ...]:
+    """All that an operator's author said about what it computes."""
+    extras = op._extras
+    saving = None if op.saving_form is None else inspect.unwrap(op.saving_form.reference)
+    flags = [(p.mutated, p.differentiable) for p in op.signature.parameters]
+    outputs = [o.differentiable for o in op.signature.outputs]
+    extra = None if extras is None else (extras.names, extras.once)
+    return (
+        (__version__, op.schema, op.random, op.compile, op.autocast, flags, outputs, extra),
+        (inspect.unwrap(op.reference), op._gradient, op._needs, op.surrogate, saving, op._fake),
+    )
 
 
 def stamp(op: Op[..., Any], names: str) -> None:

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
-from opwright.kit import derive
 from opwright.kit.autocast import read_casts
 from opwright.kit.foreign import LOADED
+from opwright.kit.in_place import in_place as derived_in_place
 from opwright.kit.op import Op, P, R
 from opwright.kit.schema import read
 
@@ -115,7 +115,7 @@ def in_place(op: Op[..., Any], /) -> Op[..., Any]:
     """
     if not isinstance(op, Op):
         raise TypeError(f"in_place: its argument must be an operator, got {type(op).__name__}")
-    signature, reference = derive.in_place(op.name, op.signature, op.reference)
+    signature, reference = derived_in_place(op.name, op.signature, op.reference)
     reference.__doc__ = f"{op.name}, written into {signature.returns_input}."
     reference.__module__ = op.__module__
     return Op(

@@ -32,7 +32,8 @@ def same(before: list[Tensor], after: list[Tensor]) -> bool:
 
 def culprit(run: Callable[[], object]) -> str:
     """The operator with which `run` draws random numbers; empty when it draws none. What it computes is not used."""
-    with _Watch() as watch:
+    watch = _Watch()
+    with watch:
         try:
             run()
         except Exception:  # an operator that no mode can look into: that it ran is known, and that somebody drew

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from opwright.kit import bound, locks, native, register
 from opwright.kit.build.library import Library, forbidden
 from opwright.kit.build.trouble import BuildError, WrongKernel
 from opwright.kit.domain import Domain
+from opwright.kit.schema import EMPTY, Parameter
 from opwright.kit.values import tensors
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Kernel:
     ) -> None:
         self.device, self.domain, self.name, self.library = device, domain, name, library
         self._function = function
+        self._given: list[Parameter] | None = None
         self._key: str | None = None
         self.overload: Any = None
         """The overload that a built kernel answers to, once it is loaded."""
@@ -104,15 +107,29 @@ class Kernel:
             self._function = self._bind(op, key)
             self._key = key
 
+    def _needed(self, op: Op[..., Any]) -> list[Parameter]:
+        """The parameters that have a default which the kernel in Python does not repeat."""
+        if self._given is None:
+            taken = inspect.signature(self._function).parameters if self._function is not None else {}
+            without = {p.name for p in taken.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
+            self._given = [p for p in op.signature.parameters if p.default is not EMPTY and p.name in without]
+        return self._given
+
     def _decoded(self, op: Op[..., Any]) -> Callable[..., Any]:
         """The Python kernel, given what the reference is given: members of enums, not their names."""
         function = self._function
         assert function is not None
         coded = [p for p in op.signature.parameters if p.kind.encode]
-        if not coded:
+        needed = self._needed(op)
+        if not coded and not needed:
             return function
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            # The dispatcher leaves defaults out, which the kernel need not repeat.
+            given = {p.name for p in op.signature.parameters[: len(args)]} | kwargs.keys()
+            kwargs |= {p.name: p.default for p in needed if p.name not in given}
+            if not coded:
+                return function(*args, **kwargs)
             values = op.signature.bind(args, kwargs)
             values |= {p.name: p.kind.convert(values[p.name]) for p in coded if values[p.name] is not None}
             positional = [values[p.name] for p in op.signature.parameters if not p.keyword_only]

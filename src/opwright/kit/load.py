@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib.abc
 import importlib.machinery
@@ -37,13 +38,23 @@ def operators_of(module: types.ModuleType) -> dict[str, Op[..., Any]]:
 def discover(root: Path, package: str) -> dict[str, Op[..., Any]]:
     """Import every operator folder of a package and give the operators by name."""
     found: dict[str, Op[..., Any]] = {}
+    collecting = gc.isenabled()
+    gc.disable()  # what is made here stays, and one look through all of torch would take longer than the whole import
+    try:
+        _discover(root, package, found)
+    finally:
+        if collecting:
+            gc.enable()
+    return found
+
+
+def _discover(root: Path, package: str, found: dict[str, Op[..., Any]]) -> None:
     for folder in folders(root):
         module = importlib.import_module(f"{package}.{folder.name}.{FILE.removesuffix('.py')}")
         found.update(operators_of(module))
     for op in found.values():
         if op.has_rung:
             _ = op.backward  # so that torch.ops knows the first rung, which graphs may name
-    return found
 
 
 def load(path: str | os.PathLike[str], /) -> types.SimpleNamespace:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from opwright.kit.kernel import Kernel
     from opwright.kit.op import Op
 
-SOURCES = Path(__file__).parent.parent / "native"
+SOURCES: Path = Path(__file__).parent.parent / "native"
 LAYOUTS = ("any", "contiguous", "channels_last")
 
 

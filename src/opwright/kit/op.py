@@ -8,23 +8,19 @@ from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
 
-from opwright.kit import call, derive, fake, formula, probe, register, script, short
+from opwright.kit import call, compiled, derive, fake, formula, probe, register, running, script, short
 from opwright.kit.bench.cases import Declared, Sizes, Variant
 from opwright.kit.build.library import library_of
 from opwright.kit.build.plan import Options
-from opwright.kit.captured import digest, named
+from opwright.kit.captured import digest
 from opwright.kit.domain import Cost, Domain
 from opwright.kit.extras import Extras
 from opwright.kit.foreign import LOADED
-from opwright.kit.kernel import Kernel, device_of
+from opwright.kit.kernel import Kernel
 from opwright.kit.ladder import Ladder
 from opwright.kit.samples import Maker, Reject, Sample, read_reject, read_sample, samples_of_rung
 from opwright.kit.schema import Signature
-from opwright.kit.values import overlaps, tensors
-from opwright.kit.vjp import differentiated
-from opwright.version import __version__
 
 DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "xla", "privateuseone")
 P = ParamSpec("P")
@@ -83,6 +79,7 @@ class Op(Ladder, Generic[P, R]):
         """The tensors that autocast casts; None: it sees the reference."""
         self._gradient: Callable[..., Any] | None = None
         self._fake: Callable[..., Any] | None = None
+        self._followed: tuple[derive.Rung, Callable[..., Any]] | None = None
         self._rung_known = False
         self._samples: list[Callable[[Maker], Iterable[Any]]] = []
         self._rejects: list[Callable[[Maker], Iterable[Any]]] = []
@@ -157,9 +154,8 @@ class Op(Ladder, Generic[P, R]):
         written = any(p.mutated for p in self.signature.parameters)
         inline = self.compile == "inline" or self.random or (written and not self.has_rung)
         seen_through = self._asked_opaque is None and (bool(self.kernels) or self._gradient is not None)
-        devices = frozenset(k.device for k in self.kernels) if seen_through else None
-        if self.shapes is not None or (self.rung is not None and self.rung.extras is not None):
-            devices = None
+        whole = self.shapes is not None or (self.rung is not None and self.rung.extras is not None)
+        devices = frozenset(k.device for k in self.kernels) if seen_through and not whole else None
         self._seen_through = self._inlined()
         self._dispatched = call.dispatched(
             self.name, self.signature, self.overload, self._seen_through, frozenset() if inline else devices
@@ -176,16 +172,7 @@ class Op(Ladder, Generic[P, R]):
     @property
     def definition(self) -> tuple[Any, ...]:
         """All that its author said about what it computes."""
-        of = self.home
-        extras = of._extras
-        saving = None if of.saving_form is None else inspect.unwrap(of.saving_form.reference)
-        flags = [(p.mutated, p.differentiable) for p in of.signature.parameters]
-        outputs = [o.differentiable for o in of.signature.outputs]
-        extra = None if extras is None else (extras.names, extras.once)
-        return (
-            (__version__, of.schema, of.random, of.compile, of.autocast, flags, outputs, extra),
-            (inspect.unwrap(of.reference), of._gradient, of._needs, of.surrogate, saving, of._fake),
-        )
+        return compiled.definition(self.home)
 
     @property
     def digest(self) -> str:
@@ -197,8 +184,10 @@ class Op(Ladder, Generic[P, R]):
         if self._gradient is None or self.rung is not None or any(o.kind.is_list for o in self.signature.outputs):
             return self._direct
         rung = self.derivation
-        saving = None if rung.extras is None or self._extras is None else self._extras.function
-        return formula.followed(self.name, self.signature, self._direct, rung, saving)
+        if self._followed is None or self._followed[0] is not rung:  # kernels come and go, the formula stays
+            saving = None if rung.extras is None or self._extras is None else self._extras.function
+            self._followed = rung, formula.followed(self.name, self.signature, self._direct, rung, saving)
+        return self._followed[1]
 
     # --- what belongs to it ------------------------------------------------------------------------------------
 
@@ -262,15 +251,9 @@ class Op(Ladder, Generic[P, R]):
     @property
     def shapes(self) -> Callable[..., Any] | None:
         """The function that says what its results look like; None: the reference does."""
-        if self._fake is None and self.parent is not None and self.parent._fake is not None:
+        if self._fake is None and self.parent is not None and self.parent.rung is None and self.parent._fake:
             return fake.of_gradient(self)
         return self._fake
-
-    def read_shapes(self, out: Any) -> Any:
-        """What a function of shapes returned, as the dispatcher takes it."""
-        if self.rung is not None and not isinstance(out, (tuple, list)):
-            out = (out,)
-        return self._bare(call.read_outputs(out, self.name, self.signature))
 
     def bench(
         self,
@@ -346,8 +329,7 @@ class Op(Ladder, Generic[P, R]):
                 kernel.library.load(again=True, force=force)
                 kernel.ready(self)
 
-    reload = build
-    """The same, by the name a notebook's reader looks for."""
+    reload = build  # by the name that a notebook's reader looks for
 
     def draw_samples(self, make: Maker) -> list[Sample]:
         """The samples for the dtype, device and layout of `make`; those of a rung come from the operator below."""
@@ -369,51 +351,26 @@ class Op(Ladder, Generic[P, R]):
 
     def run_reference(self, *args: Any, **kwargs: Any) -> Any:
         """The reference behind the dispatcher's name; its results are memory of their own."""
-        values = self.signature.bind(args, kwargs)
-        given = [(name, t) for name, value in values.items() for t in tensors(value)]
-        versions = probe.read_versions(given)
-        out = self._differentiable(args, kwargs, given) or self._direct(*args, **kwargs)
-        self._state.refuse_writes(given, versions, values)
-        if self.signature.returns_input is not None:
-            return None
-        if self.rung is None:
-            probe.refuse_alias(self.name, given, out)
-        return self._bare(out)
-
-    def _differentiable(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[tuple[str, Any]]
-    ) -> tuple[Any, ...] | None:
-        """For a rung that takes extra results, where somebody looks on who will differentiate what is done here: the
-        gradient from the inputs alone. The formula would be differentiated with its extras held fast."""
-        if self.rung is None or self.rung.extras is None or not differentiated([t for _, t in given]):
-            return None
-        return self._without_caches(args, kwargs)
+        return running.reference(self, args, kwargs)
 
     def run_differentiated(self, *args: Any, **kwargs: Any) -> Any:
         """The reference, for PyTorch to differentiate as it goes."""
-        if self.surrogate:
-            raise TypeError(
-                f"{self.name}: its gradient is declared a surrogate, which is not the derivative of its reference; "
-                f"forward-mode AD has no formula for it"
-            )
-        return self.run_reference(*args, **kwargs)
+        return running.differentiated(self, args, kwargs)
 
     def run_transformed(self, *args: Any, **kwargs: Any) -> Any:
         """What torch.func's transforms and autocast take apart: the reference, with a declared gradient behind it."""
-        if self._seen_through is self._direct:
-            return self.run_differentiated(*args, **kwargs)
-        stack = torch._C._functorch.get_interpreter_stack() or []  # type: ignore[attr-defined]
-        if any(layer.key() == torch._C._functorch.TransformType.Jvp for layer in stack):
-            return self.run_differentiated(*args, **kwargs)
-        return self._bare(self._seen_through(*args, **kwargs))
+        return running.transformed(self, args, kwargs)
 
-    def _bare(self, out: Any) -> Any:
-        """A result as the dispatcher takes it."""
-        return out[0] if len(self.signature.outputs) == 1 and not self.signature.single else out
+    def run_rejecting(self, *args: Any, **kwargs: Any) -> Any:
+        return fake.rehearse(self, args, kwargs)
 
-    def meet(self, given: list[Tensor]) -> None:
-        """See to it that tensors of other kinds than PyTorch's own know what to do with it."""
-        register.meet(self.overload.name(), given)
+    def run_unrouted(self, *args: Any, **kwargs: Any) -> Any:
+        """What C++ has no kernel for: the reference, unless there is a kernel that C++ does not know."""
+        return running.unrouted(self, args, kwargs)
+
+    def run_kernel(self, *args: Any, **kwargs: Any) -> Any:
+        """The kernel whose domain holds the call, else the reference."""
+        return running.kernel(self, args, kwargs)
 
     @property
     def truth(self) -> Callable[..., Any]:
@@ -421,19 +378,7 @@ class Op(Ladder, Generic[P, R]):
         as a function of the inputs alone."""
         if self.rung is None or self.rung.total is None:
             return self.reference
-
-        def truth(*args: Any, **kwargs: Any) -> Any:
-            return self._without_caches(args, kwargs)
-
-        return truth
-
-    def _without_caches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        assert self.rung is not None
-        if self.rung.total is None:
-            raise TypeError(self.differentiable_once)
-        values = self.signature.bind(args, kwargs)
-        total: tuple[Any, ...] = self.rung.total(**{n: values[n] for n in self.rung.bare.names if n in values})
-        return total
+        return lambda *args, **kwargs: running.without_caches(self, args, kwargs)
 
     def choose(self, arguments: dict[str, Any]) -> tuple[Kernel | None, list[tuple[Kernel, str]]]:
         """The kernel for a call, None for the reference, and why the others do not take it."""
@@ -444,88 +389,6 @@ class Op(Ladder, Generic[P, R]):
                 return kernel, refused
             refused.append((kernel, why))
         return None, refused
-
-    def run_rejecting(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise what the reference raises for these arguments: seen on fake tensors, where nothing is computed, unless
-        it reads values."""
-        return fake.rehearse(self, args, kwargs)
-
-    def run_unrouted(self, *args: Any, **kwargs: Any) -> Any:
-        """What C++ has no kernel for: the reference, unless there is a kernel that C++ does not know."""
-        if any(not k.routed for k in self.kernels):
-            device = device_of(self.signature.bind(args, kwargs))
-            if any(k.device == device and not k.routed for k in self.kernels):
-                return self.run_kernel(*args, **kwargs)
-        return self.run_reference(*args, **kwargs)
-
-    def run_kernel(self, *args: Any, **kwargs: Any) -> Any:
-        """The kernel whose domain holds the call, else the reference."""
-        if not self._rung_known:
-            self._refuse_captured()
-            self._rung_known = True
-            short.open_way(self)
-            if self.has_rung:
-                _ = self.backward  # a graph from a compiler's cache may call it by name, with nobody else to define it
-        if self.kernels:
-            values = self.signature.bind(args, kwargs)
-            kernel, _ = self.choose(values)
-            function = None if kernel is None or not self._may_write(values) else kernel.ready(self)
-            if function is not None:
-                try:
-                    out = function(*args, **kwargs) if kernel.library is not None else function(**values)
-                except Exception as e:
-                    # Not after an error of CUDA's, behind which the reference would see that error alone.
-                    if "(cudaError" not in str(e) and not any(p.mutated for p in self.signature.parameters):
-                        self.run_rejecting(*args, **kwargs)  # which may say better what is wrong, as router.cpp has it
-                    raise
-                self._count_writes(args, kwargs)
-                return out if kernel is None or kernel.library is not None else self._read_result(kernel, out)
-        return self.run_reference(*args, **kwargs)
-
-    def _refuse_captured(self) -> None:
-        """Raise for a reference that reads a tensor with a gradient which is no argument: nobody would follow it."""
-        if self.home is not self or not self.opaque:
-            return
-        for name, value in named(self.reference):
-            if isinstance(value, torch.nn.Module):
-                tracked = any(p.requires_grad for p in value.parameters())
-            else:
-                tracked = any(t.requires_grad for t in tensors(value))
-            if tracked:
-                raise probe.BadReference(
-                    f"{self.name}: its reference reads {name!r} from the code around it, which requires a gradient and "
-                    f"would get none, since {self.name} is one call for autograd; pass it as an argument, or detach it"
-                )
-
-    def _read_result(self, kernel: Kernel, out: Any) -> Any:
-        """What a kernel in Python returned, as the dispatcher takes it."""
-        outputs = self.signature.outputs
-        if len(outputs) == 1 and isinstance(out, tuple) and len(out) == 1:
-            return out[0]
-        if len(outputs) > 1 and (not isinstance(out, (tuple, list)) or len(out) != len(outputs)):
-            raise TypeError(
-                f"{self.name}: its kernel {kernel.name} returned {call.describe(out)}; "
-                f"it must return the {len(outputs)} results of {self.schema}"
-            )
-        return out
-
-    def _may_write(self, values: dict[str, Any]) -> bool:
-        """Whether a kernel that knows nothing of shared memory may write to its arguments, as router.cpp has it."""
-        written = [t for p in self.signature.parameters if p.mutated for t in tensors(values[p.name])]
-        if not written:
-            return True
-        given = [t for value in values.values() for t in tensors(value)]
-        return not any(
-            (t.is_inference() and not torch.is_inference_mode_enabled()) or overlaps(t, given) for t in written
-        )
-
-    def _count_writes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A kernel may write raw memory, which nobody counts; autograd must notice."""
-        written = [p.name for p in self.signature.parameters if p.mutated]
-        if written:
-            values = self.signature.bind(args, kwargs)
-            for t in (t for name in written for t in tensors(values[name]) if not t.is_inference()):
-                torch.autograd.graph.increment_version(t)
 
 
 def _found(qualname: str) -> Op[..., Any]:

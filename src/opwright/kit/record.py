@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 def autograd_kernel(op: Op[..., Any], keyset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What the dispatcher calls for an operator at its Autograd keys."""
     values = op.signature.bind(args, kwargs)
+    from opwright.kit import register  # which imports this file
+
     strangers = [t for value in values.values() for t in tensors(value) if type(t) not in _PLAIN]
     if strangers:
-        op.meet(strangers)
+        register.meet(op.overload.name(), strangers)
     followed = [t for p in op.signature.differentiable_inputs for t in tensors(values[p.name])]
     updated = [t for p in op.signature.parameters if p.mutated for t in tensors(values[p.name])]
     if torch.autograd.forward_ad._current_level >= 0 and any(_has_tangent(t) for t in followed):

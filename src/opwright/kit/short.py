@@ -24,7 +24,7 @@ from opwright.kit.kinds import BASIC, NUMBER, TENSOR, Kind
 if TYPE_CHECKING:
     from opwright.kit.op import Op
 
-SOURCE = native.SOURCES / "python" / "call.cpp"
+SOURCE: Path = native.SOURCES / "python" / "call.cpp"
 MODULE = "opwright_call"
 _CODES = {TENSOR.fast: 1, NUMBER.fast: 3, BASIC[float].fast: 4, BASIC[int].fast: 5, BASIC[bool].fast: 6}
 _TENSORS = 2

@@ -74,7 +74,7 @@ def unread(t: Tensor) -> Tensor:
     (tensor([nan, nan]), torch.Size([2]))
     """
     if not has_gradient(t):
-        return like(t)
+        return torch.empty((), dtype=t.dtype, device=t.device).expand(t.shape)
     return torch.full((), float("nan"), dtype=t.dtype, device=t.device).expand(t.shape)
 
 

@@ -102,7 +102,7 @@ class Recorder final : public c10::OperatorKernel {
     static void record(const Ladder& ladder, DispatchKeySet keys, Stack* stack) {
         const auto node = CallNode::make(ladder);
         at::Tensor written;
-        c10::SmallVector<const c10::TensorImpl*, 8> given;
+        c10::SmallVector<at::Tensor, 8> given;  // held: the address of one that is gone may be a result's
         {
             const auto arguments = torch::jit::last(*stack, ladder.inputs);
             if (ladder.written >= 0) {
@@ -112,7 +112,7 @@ class Recorder final : public c10::OperatorKernel {
             node->connect(arguments);
             node->keep_inputs(arguments);
             for (const IValue& argument : arguments) {
-                for_tensors(argument, [&](const at::Tensor& t) { given.push_back(t.unsafeGetTensorImpl()); });
+                for_tensors(argument, [&](const at::Tensor& t) { given.push_back(t); });
             }
         }
         {
@@ -152,10 +152,9 @@ class Recorder final : public c10::OperatorKernel {
     }
 
     // Its history would be set on the caller's own tensor.
-    static void refuse(const Ladder& ladder, c10::ArrayRef<const c10::TensorImpl*> given, const at::Tensor& output) {
-        const c10::TensorImpl* const found = output.unsafeGetTensorImpl();
-        for (const c10::TensorImpl* const input : given) {
-            TORCH_CHECK_TYPE(found != input, ladder.name,
+    static void refuse(const Ladder& ladder, c10::ArrayRef<at::Tensor> given, const at::Tensor& output) {
+        for (const at::Tensor& input : given) {
+            TORCH_CHECK_TYPE(!output.is_same(input), ladder.name,
                              ": its kernel returned one of its arguments, and an operator's result is memory of its "
                              "own; return a copy");
         }

@@ -33,7 +33,8 @@ class Sigmoid(_Elementwise):
 
     def forward(self, input: Tensor) -> Tensor:
         if self.inplace:
-            return sigmoid_(input)
+            written: Tensor = sigmoid_(input)
+            return written
         return sigmoid(input)
 
 
@@ -47,7 +48,8 @@ class Cube(_Elementwise):
 
     def forward(self, input: Tensor) -> Tensor:
         if self.inplace:
-            return cube_(input)
+            written: Tensor = cube_(input)
+            return written
         return cube(input)
 
 
@@ -65,7 +67,8 @@ class Scale(_Elementwise):
 
     def forward(self, input: Tensor) -> Tensor:
         if self.inplace:
-            return scale_(input, self.factor)
+            written: Tensor = scale_(input, self.factor)
+            return written
         return scale(input, self.factor)
 
     def extra_repr(self) -> str:

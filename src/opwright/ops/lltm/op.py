@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import elu, linear
+from torch.nn.functional import linear
 
 import opwright as ow
+from opwright.ops.lltm.loop import Steps
 
 
 class Sequence(NamedTuple):
@@ -66,7 +67,7 @@ def lltm(
     >>> ow.lltm(x, weight_ih, weight_hh).output.flatten()
     tensor([0.4560, 0.7216, 0.7896, 0.8007])
     """
-    out = _Steps(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse).forward()
+    out = Steps(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse).forward()
     return Sequence(*out[:3], out[3] if all_cells else None)
 
 
@@ -84,7 +85,7 @@ def _(
     all_cells: bool,
     recompute: bool,
 ) -> Any:
-    run = _Steps(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse)
+    run = Steps(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse)
     output, h_n, c_n, cells, gates = run.forward()
     tape = cells if recompute else torch.cat((gates, cells), 2)
     return output, h_n, c_n, cells if all_cells else None, tape.to(output.dtype)
@@ -110,7 +111,7 @@ def _(
     recompute: bool,
     wanted: list[bool],
 ) -> Any:
-    run = _Steps(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse)
+    run = Steps(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse)
     d, h, d_h, d_c = run.backward(grad_output, grad_h_n, grad_c_n, grad_cells, output, tape, recompute)
     steps, rows = len(d), len(d) * run.batch
     flat = d.reshape(rows, d.shape[2])
@@ -145,7 +146,7 @@ def _shapes(
     **_: Any,
 ) -> Sequence:
     """What the results look like. The loop would tell as well, and take as long to trace as it has steps."""
-    _Steps.check(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths)
+    Steps.check(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths)
     dtype = linear(x[:1], weight_ih, bias_ih).dtype
     steps, batch, hidden = x.shape[0], x.shape[1], weight_hh.shape[1]
     kept = dtype if c_0 is None else c_0.dtype
@@ -172,154 +173,6 @@ def _(wanted: list[bool] | None, **given: Any) -> Any:
     inputs = [given[p.name] for p in lltm.signature.differentiable_inputs]
     wants = wanted or [True] * len(inputs)
     return tuple(None if t is None or not want else t.new_empty(t.shape) for t, want in zip(inputs, wants, strict=True))
-
-
-class _Steps:
-    """The loop in plain PyTorch, forward and backward. Everything in it has the steps first."""
-
-    def __init__(
-        self,
-        x: Tensor,
-        weight_ih: Tensor,
-        weight_hh: Tensor,
-        bias_ih: Tensor | None,
-        bias_hh: Tensor | None,
-        h_0: Tensor | None,
-        c_0: Tensor | None,
-        lengths: Tensor | None,
-        reverse: bool,
-    ) -> None:
-        self.check(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths)
-        self.xs = x
-        self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh = weight_ih, weight_hh, bias_ih, bias_hh
-        self.h_0, self.c_0, self.lengths = h_0, c_0, lengths
-        self.batch, self.hidden = x.shape[1], weight_hh.shape[1]
-        steps = range(x.shape[0])
-        self.order = steps[::-1] if reverse else steps
-
-    @staticmethod
-    def check(
-        x: Tensor,
-        weight_ih: Tensor,
-        weight_hh: Tensor,
-        bias_ih: Tensor | None,
-        bias_hh: Tensor | None,
-        h_0: Tensor | None,
-        c_0: Tensor | None,
-        lengths: Tensor | None,
-    ) -> None:
-        ow.require(x.is_floating_point(), "x must be a floating-point tensor, got {x.dtype}", NotImplementedError)
-        ow.require(
-            weight_hh.dim() == 2 and weight_hh.shape[0] == 3 * weight_hh.shape[1],
-            "weight_hh must have shape [3·hidden, hidden], got {weight_hh.shape}",
-        )
-        rows, hidden = weight_hh.shape
-        ow.require(
-            weight_ih.dim() == 2 and weight_ih.shape[0] == rows,
-            "weight_ih must have the {rows} rows of weight_hh, got {weight_ih.shape}",
-        )
-        inputs = weight_ih.shape[1]
-        ow.require(
-            x.dim() == 3 and x.shape[2] == inputs,
-            "x must have 3 dimensions, the last of size {inputs} to fit weight_ih, got {x.shape}",
-        )
-        batch = x.shape[1]
-        for name, bias in (("bias_ih", bias_ih), ("bias_hh", bias_hh)):  # noqa: B007  the message says it
-            ow.require(bias is None or bias.shape == (rows,), "{name} must have shape ({rows},)")
-        for name, state in (("h_0", h_0), ("c_0", c_0)):  # noqa: B007  the message says it
-            ow.require(state is None or state.shape == (batch, hidden), "{name} must have shape ({batch}, {hidden})")
-        ow.require(
-            lengths is None or (lengths.shape == (batch,) and lengths.dtype == torch.int64),
-            "lengths must have shape ({batch},) and dtype int64",
-        )
-
-    def running(self, t: int) -> Tensor | None:
-        return None if self.lengths is None else (self.lengths > t)[:, None]
-
-    def project(self) -> Tensor:
-        return linear(self.xs, self.weight_ih, self.bias_ih)
-
-    def forward(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Output, h_n, c_n, cells and gates."""
-        z = self.project()
-        wide = torch.promote_types(z.dtype, torch.float32)
-        h = z.new_zeros(self.batch, self.hidden) if self.h_0 is None else _fresh(self.h_0, z.dtype)
-        first = z.new_zeros(self.batch, self.hidden) if self.c_0 is None else self.c_0
-        c = _fresh(first, torch.promote_types(first.dtype, wide))
-        hs, cs, gates = ([part] * len(self.order) for part in (h, c, h))
-        for t in self.order:
-            i, o, g = (z[t] + linear(h, self.weight_hh, self.bias_hh)).to(wide).chunk(3, 1)
-            i, o, g = torch.sigmoid(i), torch.sigmoid(o), elu(g)
-            c_t = c + g * i
-            h_t = (torch.tanh(c_t) * o).to(z.dtype)
-            hs[t], cs[t], gates[t] = h_t, c_t, torch.cat((i, o, g), 1)
-            on = self.running(t)
-            if on is None:
-                h, c = h_t, c_t
-            else:
-                h, c = torch.where(on, h_t, h), torch.where(on, c_t, c)
-                hs[t], cs[t], gates[t] = (torch.where(on, part, 0) for part in (hs[t], cs[t], gates[t]))
-        if not len(self.order):
-            empty = z[..., : self.hidden]
-            return empty.clone(), h, c.to(first.dtype), empty.to(first.dtype, copy=True), z
-        cells = torch.stack(cs).to(first.dtype)
-        return torch.stack(hs), h.clone(), c.to(first.dtype, copy=True), cells, torch.stack(gates)
-
-    def backward(
-        self,
-        grad_output: Tensor | None,
-        grad_h_n: Tensor | None,
-        grad_c_n: Tensor | None,
-        grad_cells: Tensor | None,
-        output: Tensor,
-        tape: Tensor,
-        recompute: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The gradients of the pre-activations, h before each step, the gradients of h_0 and c_0."""
-        dtype, wide = output.dtype, torch.promote_types(output.dtype, torch.float32)
-        state = output.new_zeros(self.batch, self.hidden)
-        d_h = state.to(wide) if grad_h_n is None else _fresh(grad_h_n, wide)
-        d_c = state.to(wide) if grad_c_n is None else _fresh(grad_c_n, wide)
-        before = self.states_before(state if self.h_0 is None else self.h_0.to(dtype), output)
-        z = self.project() if recompute else tape
-        d = [state] * len(self.order)
-        for t in reversed(self.order):
-            on = self.running(t)
-            if recompute:
-                gates = (z[t] + linear(before[t], self.weight_hh, self.bias_hh)).to(wide)
-                i, o, g = gates.chunk(3, 1)
-                i, o, g, c = torch.sigmoid(i), torch.sigmoid(o), elu(g), tape[t].to(wide)
-            else:
-                i, o, g, c = tape[t].to(wide).chunk(4, 1)
-            tanh = torch.tanh(c)
-            e_h = d_h if grad_output is None else d_h + grad_output[t]
-            e_c = d_c + e_h * o * (1 - tanh * tanh)
-            e_c = e_c if grad_cells is None else e_c + grad_cells[t]
-            d_g = e_c * i * torch.where(g > 0, 1, g + 1)  # elu' = elu + 1 below zero
-            d[t] = torch.cat((e_c * g * i * (1 - i), e_h * tanh * o * (1 - o), d_g), 1).to(dtype)
-            back = (d[t] @ self.weight_hh).to(wide)
-            if on is not None:
-                d[t] = torch.where(on, d[t], 0)
-                back, e_c = torch.where(on, back, d_h), torch.where(on, e_c, d_c)
-            d_h, d_c = back, e_c
-        whole = torch.stack(d) if d else output.new_zeros(0, self.batch, 3 * self.hidden)
-        return whole, before, d_h, d_c
-
-    def states_before(self, first: Tensor, output: Tensor) -> Tensor:
-        """h before each step."""
-        if not len(self.order):
-            return output
-        if self.order.step > 0:
-            return torch.cat((first[None], output[:-1]))
-        before = torch.cat((output[1:], first[None]))
-        if self.lengths is None:
-            return before
-        last = torch.arange(1, len(self.order) + 1, device=output.device)[:, None] >= self.lengths
-        return torch.where(last[..., None], first, before)
-
-
-def _fresh(x: Tensor, dtype: torch.dtype) -> Tensor:
-    return x.to(dtype).clone(memory_format=torch.contiguous_format)
 
 
 @lltm.samples
