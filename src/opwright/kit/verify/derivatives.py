@@ -87,6 +87,23 @@ def through(op: Op[..., Any], function: Callable[..., Any], order: int) -> Calla
     return run
 
 
+def truth_of(op: Op[..., Any], sample: Sample) -> Callable[..., Any]:
+    """The function whose gradients are the right ones: the reference, which PyTorch differentiates; where a declared
+    gradient differs from that on purpose, or is the only one there is, the reference with the formula behind it."""
+    return op._seen_through if op.surrogate or not differentiable(op, sample) else op._direct
+
+
+def differentiable(op: Op[..., Any], sample: Sample) -> bool:
+    """Whether PyTorch can differentiate the reference of an operator with a declared gradient, which may leave PyTorch
+    (for NumPy, say)."""
+    if op._seen_through is op._direct:
+        return True
+    given = leaves_of(op, sample)
+    with torch.enable_grad():
+        out = collect(op, op._direct(*given.sample.args, **given.sample.kwargs), given.sample)
+    return not given.leaves or any(o is not None and o.requires_grad for o in out)
+
+
 def by_formula(op: Op[..., Any], order: int) -> Callable[[Sample], Results]:
     """The gradients of a packed call by the rung's reference: what rounding does to an author's formula."""
 
@@ -138,4 +155,4 @@ def _weights(t: Tensor, place: int) -> Tensor:
     return torch.randint(-4, 5, t.shape, generator=generator).to(t.device, t.dtype) / 4
 
 
-__all__ = ["INCOMING", "by_formula", "incoming", "leaves_of", "pack", "through"]
+__all__ = ["INCOMING", "by_formula", "differentiable", "incoming", "leaves_of", "pack", "through", "truth_of"]

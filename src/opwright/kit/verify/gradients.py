@@ -72,7 +72,8 @@ def check(subject: Subject, case: Case) -> None:
     # With extra results the formula serves once: second derivatives are those of the reference.
     declared = op.has_rung and op.has_declared_gradient and (order == 1 or op.recorded_form is op)
     formula = derivatives.by_formula(op, order) if declared else None
-    oracle = accepted(lambda: Oracle(derivatives.through(op, op._direct, order), packed, subject.seed, formula))
+    truth = accepted(lambda: derivatives.truth_of(op, sample))
+    oracle = accepted(lambda: Oracle(derivatives.through(op, truth, order), packed, subject.seed, formula))
     try:
         got = derivatives.through(op, op, order)(packed)
     except Exception as e:

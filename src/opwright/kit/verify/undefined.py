@@ -14,7 +14,7 @@ from opwright.kit.samples import Sample
 from opwright.kit.values import tensors
 from opwright.kit.verify.calls import accepted, collect, first_line, flat, reference_of
 from opwright.kit.verify.cases import Case, Subject
-from opwright.kit.verify.derivatives import incoming, leaves_of, pack, through
+from opwright.kit.verify.derivatives import incoming, leaves_of, pack, through, truth_of
 from opwright.kit.verify.oracle import Oracle, copied
 from opwright.kit.verify.report import Finding, NotApplicable
 
@@ -71,9 +71,10 @@ def _undefined(subject: Subject, sample: Sample) -> None:
     """Each result in turn gets no gradient, the others one; and at last none gets any."""
     op = subject.op
     count = len([o for o in accepted(lambda: reference_of(op)(copied(sample))) if o is not None])
+    truth = accepted(lambda: truth_of(op, sample))
     for without in [*range(count), None]:
         found: list[list[Tensor | None]] = []
-        for function in (op._direct, op):
+        for function in (truth, op):
             given = leaves_of(op, sample)
             if not given.leaves:
                 raise NotApplicable("no tensor of it has a gradient in this dtype")
@@ -89,7 +90,7 @@ def _undefined(subject: Subject, sample: Sample) -> None:
             try:
                 grads = torch.autograd.grad(outs, given.leaves, ones, allow_unused=True)
             except Exception as e:
-                if function is op._direct:
+                if function is truth:
                     raise NotApplicable("the reference takes no undefined gradient") from None
                 raise Finding(
                     f"with an undefined incoming gradient it raised {type(e).__name__}: {first_line(e)}"
@@ -117,7 +118,7 @@ def _each(subject: Subject, sample: Sample) -> None:
     count = len(leaves_of(op, sample).leaves)
     if not count:
         raise NotApplicable("no tensor of it has a gradient in this dtype")
-    whole = Oracle(through(op, op._direct, 1), pack(sample, grads), subject.seed)
+    whole = Oracle(through(op, truth_of(op, sample), 1), pack(sample, grads), subject.seed)
     for only in range(count):
         given = leaves_of(op, sample, lambda i, only=only: i == only)  # type: ignore[misc]
         out = collect(op, op(*given.sample.args, **given.sample.kwargs), given.sample)
