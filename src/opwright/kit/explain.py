@@ -102,6 +102,7 @@ def _backward(op: Op[..., Any], values: dict[str, Any], given: bool) -> Step:
         return Step("backward", "autograd", f"records what the reference does{_why_no_rung(op)}")
     above = ladder.backward
     how = "its declared gradient" if ladder.has_declared_gradient else "derived from the reference"
+    how += ", a surrogate" if ladder.surrogate else ""
     runs = "kernel" if above.kernels else "reference"
     where = "recorded in C++" if why is None else f"recorded in Python, since {why}"
     return Step("backward", runs, f"{above.name}, {how}, {where}")
@@ -114,7 +115,7 @@ def _why_no_rung(op: Op[..., Any]) -> str:
         return ", since it draws random numbers"
     if op.rung_is_too_long:
         return ", since its gradient would take more arguments than an operator can"
-    return ", since it writes to its arguments" if any(p.mutated for p in op.signature.parameters) else ""
+    return ", since it works in place" if any(p.mutated for p in op.signature.parameters) else ""
 
 
 def _compile(op: Op[..., Any]) -> Step:
@@ -122,8 +123,10 @@ def _compile(op: Op[..., Any]) -> Step:
         return Step("compile", "inlined", "torch.compile sees through an operator without kernels")
     if op.compile == "inline":
         return Step("compile", "inlined", "as declared")
-    if op.random or any(p.mutated for p in op.signature.parameters):
-        return Step("compile", "inlined", "torch.compile sees through an operator that draws or writes")
+    if op.random or (any(p.mutated for p in op.signature.parameters) and not op.has_rung):
+        return Step("compile", "inlined", "torch.compile sees through an operator that draws, or works in place")
+    if op.seen_through_by_compilers:
+        return Step("compile", "inlined", "torch.compile sees through reference and declared gradient")
     return Step("compile", "called", f"graphs hold {op.qualname} as one call")
 
 

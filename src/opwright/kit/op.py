@@ -114,7 +114,7 @@ class Op(Ladder, Generic[P, R]):
         return f"<op {self.namespace}::{self.schema}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _found, (self.qualname,)
+        return register.recall, (self.qualname,)
 
     def __copy__(self) -> Op[P, R]:
         return self
@@ -142,6 +142,11 @@ class Op(Ladder, Generic[P, R]):
         return bool(self.kernels) or (self.saving_form is not None and bool(self.saving_form.kernels))
 
     @property
+    def seen_through_by_compilers(self) -> bool:
+        """Whether a formula is all that makes it one call: compiled graphs hold what both are made of."""
+        return self._asked_opaque is None and not self.kernels and self._gradient is not None and self._fake is None
+
+    @property
     def recorded_by_reference(self) -> bool:
         """Whether autograd records what the reference does, rather than one node with the next rung behind it."""
         if not self.opaque or self.rung_is_too_long:
@@ -153,9 +158,10 @@ class Op(Ladder, Generic[P, R]):
         # Without a rung, a graph that holds the operator whole could not hold its gradient.
         written = any(p.mutated for p in self.signature.parameters)
         inline = self.compile == "inline" or self.random or (written and not self.has_rung)
-        seen_through = self._asked_opaque is None and (bool(self.kernels) or self._gradient is not None)
+        seen_through = self.kernels or self.seen_through_by_compilers
         whole = self.shapes is not None or (self.rung is not None and self.rung.extras is not None)
-        devices = frozenset(k.device for k in self.kernels) if seen_through and not whole else None
+        inlined = self._asked_opaque is None and seen_through and not whole
+        devices = frozenset(k.device for k in self.kernels) if inlined else None
         self._seen_through = self._inlined()
         self._dispatched = call.dispatched(
             self.name, self.signature, self.overload, self._seen_through, frozenset() if inline else devices
@@ -198,7 +204,7 @@ class Op(Ladder, Generic[P, R]):
         return function
 
     def rejects(self, function: Callable[[Maker], Iterable[Any]]) -> Callable[[Maker], Iterable[Any]]:
-        """Declare inputs it must reject: yields the exception's type, a part of its message, and the arguments."""
+        """Declare inputs it must reject: the exception's type, a part of its message, and the arguments."""
         self._rejects.append(function)
         return function
 
@@ -389,12 +395,3 @@ class Op(Ladder, Generic[P, R]):
                 return kernel, refused
             refused.append((kernel, why))
         return None, refused
-
-
-def _found(qualname: str) -> Op[..., Any]:
-    op = register.find(qualname)
-    if op is None and qualname.endswith("_backward"):
-        return _found(qualname.removesuffix("_backward")).backward  # a rung that nobody has asked for here yet
-    if op is None:
-        raise LookupError(f"{qualname} is not defined here; import or ow.load the file that defines it first")
-    return op

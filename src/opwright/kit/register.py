@@ -273,6 +273,16 @@ def find(qualname: str) -> Op[..., Any] | None:
     return None if entry is None else entry.op
 
 
+def recall(qualname: str) -> Op[..., Any]:
+    """The operator of a name, as pickles want it."""
+    op = find(qualname)
+    if op is None and qualname.endswith("_backward"):
+        return recall(qualname.removesuffix("_backward")).backward  # a rung that nobody has asked for here yet
+    if op is None:
+        raise LookupError(f"{qualname} is not defined here; import or ow.load the file that defines it first")
+    return op
+
+
 def operators() -> list[Op[..., Any]]:
     """Every operator defined so far, rungs included, in the order of definition."""
     return [entry.op for entry in _entries.values()]
