@@ -54,6 +54,8 @@ class Kernel:
         found = [t for value in values.values() for t in tensors(value)]
         if device_of(values) != self.device:
             return f"it is for {self.device}"
+        if any(t.is_nested for t in found):
+            return "a tensor is nested"
         if self.library is not None:
             if any(t.dim() > MOST_DIMENSIONS for t in found):
                 return f"a tensor has more than {MOST_DIMENSIONS} dimensions"

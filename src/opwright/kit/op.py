@@ -368,6 +368,7 @@ class Op(Ladder, Generic[P, R]):
         return running.transformed(self, args, kwargs)
 
     def run_rejecting(self, *args: Any, **kwargs: Any) -> Any:
+        """Raise what the reference raises for these arguments."""
         return fake.rehearse(self, args, kwargs)
 
     def run_unrouted(self, *args: Any, **kwargs: Any) -> Any:

@@ -229,8 +229,9 @@ def _comparable(t: Tensor) -> bool:
     return (
         type(t) in (Tensor, torch.nn.Parameter)
         and t.layout == torch.strided
+        and not t.is_nested
         and t.numel() <= SMALL
-        and (not t.is_meta and not t.is_quantized)
+        and not (t.is_meta or t.is_quantized)
     )
 
 

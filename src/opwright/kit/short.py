@@ -31,6 +31,7 @@ _TENSORS = 2
 
 _module: Any = None
 _asked = False
+_opening = locks.settled()
 
 
 def free_threaded() -> bool:
@@ -73,10 +74,11 @@ def look() -> str | None:
 def open_way(op: Op[..., Any]) -> None:
     """Let this operator's calls take the short way from now on, if there is one; the first to ask loads it."""
     global _asked
-    if not _asked:
-        _asked = True
-        native.warn_if_too_new()
-        _load(type(op))
+    with _opening:  # who comes second waits for what the first one loads
+        if not _asked:
+            _asked = True
+            native.warn_if_too_new()
+            _load(type(op))
     op._short = way(op)
 
 

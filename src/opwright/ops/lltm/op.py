@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 import opwright as ow
-from opwright.ops.lltm.loop import Steps
+
+from .loop import Steps
 
 
 class Sequence(NamedTuple):
