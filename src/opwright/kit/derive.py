@@ -15,7 +15,7 @@ from opwright.kit.extras import Extras, result_names
 from opwright.kit.kinds import BASIC, TENSOR, Kind, Like, list_of
 from opwright.kit.schema import EMPTY, Output, Parameter, Signature
 from opwright.kit.values import has_gradient, tensors
-from opwright.kit.vjp import vjp
+from opwright.kit.vjp import vjp, where_history_ends
 
 OPTIONAL_TENSOR = replace(TENSOR, schema="Tensor?", says="a Tensor or None", fast=f"{{v}} is None or {TENSOR.fast}")
 TENSORS = list_of(TENSOR)
@@ -335,13 +335,13 @@ def _vjp_of_call(
         c for cotangent in cotangents for c in (cotangent if isinstance(cotangent, list) else [cotangent])
     ]
 
-    def call(*values: Tensor, which: Sequence[bool] = wanted) -> list[Tensor]:
+    def call(*values: Tensor) -> list[Tensor]:
         feed = iter(values)
         filled = dict(arguments)
         for p in below.parameters:
             if p.mutated and filled[p.name] is not None:  # what it writes is not the caller's
                 filled[p.name] = _copy(filled[p.name])
-        for p, w in zip(differentiable, which, strict=True):
+        for p, w in zip(differentiable, wanted, strict=True):
             if w:
                 filled[p.name] = _replace_tensors(arguments[p.name], feed)
         args = [filled[p.name] for p in below.parameters if not p.keyword_only]
@@ -350,19 +350,18 @@ def _vjp_of_call(
         return [t for i in chosen for t in (outs[i] if isinstance(outs[i], (list, tuple)) else [outs[i]])]
 
     def refuse_constant() -> None:
-        """Raise what PyTorch raises for the plain function, unless the result depends on other inputs than the wanted
-        ones: then their gradients are zero indeed. So are those of many a gradient, of a linear function's for one."""
-        everything = [t for p in differentiable for t in tensors(arguments[p.name]) if has_gradient(t)]
+        """No result depends on the wanted inputs. Zeros are right for a step or for a linear function's gradient, and
+        wrong for a function that PyTorch has no derivative of: where it raises, so do we."""
         if of_gradient:
             return
-        leaves = (t.detach().requires_grad_() for t in everything)
-        if any(t is not None and t.requires_grad for t in call(*leaves, which=[True] * len(wanted))):
-            return
-        raise RuntimeError(
-            f"{name}: element 0 of tensors does not require grad and does not have a grad_fn, since PyTorch cannot "
-            f"differentiate what the reference of {name} does; declare its gradient with @{name}.gradient, or what "
-            f"has none with @ow.op(nondifferentiable=…)"
-        )
+        leaves = [t.detach().requires_grad_() for t in primals]
+        lost = where_history_ends(lambda: call(*leaves))
+        if lost:
+            raise RuntimeError(
+                f"{name}: element 0 of tensors does not require grad and does not have a grad_fn, since PyTorch has no "
+                f"derivative of {lost} in the reference of {name}; declare a gradient with @{name}.gradient, or what "
+                f"has none with @ow.op(nondifferentiable=…)"
+            )
 
     found = iter(vjp(call, primals, flat_cotangents, refuse_constant))
     return tuple(

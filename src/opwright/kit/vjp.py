@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from opwright.kit import draws, probe
+from opwright.kit.values import has_gradient, tensors
 
 
 def vjp(
@@ -100,6 +103,32 @@ def _plain_vjp(
     if before is not None and not draws.same(before, draws.states(primals)):
         _refuse_draws(function, primals)
     return [torch.zeros_like(p) if g is None else g for p, g in zip(primals, grads, strict=True)]
+
+
+def where_history_ends(run: Callable[[], object]) -> str:
+    """The function of PyTorch in which a number's history ends though it was not meant to; empty when there is none.
+    Steps end in whole numbers or truth values, and detach means to."""
+    ends = _Ends()
+    with ends:
+        run()
+    return ends.seen
+
+
+class _Ends(TorchFunctionMode):
+    MEANT = ("detach", "_like", "new_", "__get__", "sign", "floor", "ceil", "round", "trunc")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = ""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", str(func))
+        followed = any(t.requires_grad for t in tensors([*args, *(kwargs or {}).values()]))
+        ended = [t for t in tensors(out) if has_gradient(t) and not t.requires_grad]
+        if followed and ended and torch.is_grad_enabled() and not any(word in name for word in self.MEANT):
+            self.seen = self.seen or name
+        return out
 
 
 def _refuse_draws(function: Callable[..., Sequence[Tensor | None]], primals: list[Tensor]) -> None:
