@@ -185,3 +185,14 @@ def test_sizes_known_only_at_run_time_broadcast() -> None:
             out.sum().backward()
             assert x.grad is not None
             assert x.grad.tolist() == [2.0, 0.0, 2.0]
+
+
+def test_lazily_conjugated_results_compile_after_eager_calls() -> None:
+    def spectrum(x: Tensor) -> Tensor:
+        return torch.fft.ifft(x, 8, 1, "ortho")
+
+    op: ow.Op[..., Any] = ow.op(opaque=True, namespace="compiled_conjugates")(spectrum)
+    x, grad = torch.randn(5, 6, requires_grad=True), torch.randn(5, 8, dtype=torch.complex64)
+    (expected,) = torch.autograd.grad(spectrum(x), x, grad)
+    for call in (op, op, torch.compile(op, fullgraph=True, backend="aot_eager")):
+        torch.testing.assert_close(torch.autograd.grad(call(x), x, grad)[0], expected)

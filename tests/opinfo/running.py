@@ -108,7 +108,7 @@ class Report:
         if self.settings != Settings() or not torch.__version__.startswith(MADE_WITH):
             return []
         found = {(r.name, f.check, f.form) for r in self.results for f in r.findings}
-        tried = {r.name for r in self.results}
+        tried = {r.name for r in self.results if not r.left_out}
         return [key for key in EXCEPTIONS if key[0] in tried and key not in found]
 
     def complaints(self) -> list[str]:

@@ -110,8 +110,8 @@ def _own(out: Any) -> Any:
     In its place comes a tensor of the same memory that is no view."""
     if isinstance(out, (list, tuple)):
         return [_own(o) for o in out]
-    if not isinstance(out, Tensor) or not out._is_view():
-        return out
+    if not isinstance(out, Tensor) or not out._is_view() or torch._C._len_torch_dispatch_stack():
+        return out  # tracers see to it themselves
     with torch._C._AutoDispatchBelowADInplaceOrView():
         return torch.ops.aten.alias.default(out)
 

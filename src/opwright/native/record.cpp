@@ -96,7 +96,7 @@ class Recorder final : public c10::OperatorKernel {
         const c10::impl::ExcludeDispatchKeyGuard below(c10::python_ks | c10::functorch_transforms_ks |
                                                        c10::autograd_dispatch_keyset_with_ADInplaceOrView);
         Stack stack{entry_.name, std::move(found)};
-        python.callBoxed(&stack);
+        python.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), &stack);  // whatever they are: only their types count
     }
 
     static void record(const Ladder& ladder, DispatchKeySet keys, Stack* stack) {
@@ -140,7 +140,8 @@ class Recorder final : public c10::OperatorKernel {
     static void own(IValue& output) {
         bool view = false;
         for_tensors(output, [&](const at::Tensor& t) { view = view || t.is_view(); });
-        if (C10_LIKELY(!view)) return;
+        if (C10_LIKELY(!view) || c10::impl::TorchDispatchModeTLS::any_modes_set())
+            return;  // tracers see to it themselves
         const at::AutoDispatchBelowADInplaceOrView guard;
         if (output.isTensor()) {
             output = output.toTensor().alias();
