@@ -50,18 +50,18 @@ class LLTMCell(nn.Module):
         """Uniform between ±1/√hidden_size."""
         _reset(self, self.hidden_size)
 
-    def forward(self, x: Tensor, state: State | None = None) -> State:
-        if x.dim() not in (1, 2) or x.shape[-1] != self.input_size:
+    def forward(self, input: Tensor, hx: State | None = None) -> State:
+        if input.dim() not in (1, 2) or input.shape[-1] != self.input_size:
             raise ValueError(
                 f"LLTMCell: input must have shape [batch, {self.input_size}] or [{self.input_size}], "
-                f"got {tuple(x.shape)}"
+                f"got {tuple(input.shape)}"
             )
-        alone = x.dim() == 1
-        rows = x[None] if alone else x
-        if state is None:
+        alone = input.dim() == 1
+        rows = input[None] if alone else input
+        if hx is None:
             h = c = rows.new_zeros(rows.shape[0], self.hidden_size)
         else:
-            h, c = (s[None] for s in state) if alone else state
+            h, c = (s[None] for s in hx) if alone else hx
         h, c = lltm_cell(rows, self.weight, self.bias, h, c)
         return (h[0], c[0]) if alone else (h, c)
 
