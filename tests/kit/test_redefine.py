@@ -108,3 +108,19 @@ def test_operators_copy_and_pickle_by_name() -> None:
     restored = pickle.loads(pickle.dumps(copy.deepcopy(module)))
     x = torch.rand(4, 2)
     torch.testing.assert_close(restored(x), module(x))
+
+
+def test_nobody_takes_the_name_of_anothers_gradient() -> None:
+    def define(name: str) -> ow.Op[..., Any]:
+        scope: dict[str, Any] = {"Tensor": Tensor, "__name__": __name__}
+        exec(f"def {name}(x: Tensor) -> Tensor:\n    return x * 2", scope)
+        return ow.op(namespace="robbed")(scope[name])
+
+    define("gain")
+    with pytest.raises(
+        ValueError, match=r"gain_backward is what the gradient of gain is called; declare it with @gain\."
+    ):
+        define("gain_backward")
+    define("loss_saving")
+    with pytest.raises(ValueError, match="loss: loss_saving is what the form that saves of loss is called"):
+        define("loss")

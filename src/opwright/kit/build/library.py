@@ -29,6 +29,8 @@ class Library:
         """Why it could not be had, once that was tried."""
         self.bound: list[Bound] = []
         """The kernels in it, once it is found; all but those that are bound without kernel.h."""
+        self.edited = False
+        """Whether its sources may be others than those that were loaded: an operator has been defined with it again."""
         self.guarded = False
         """Whether to look whose its sources are: those of a folder that was loaded from anywhere on disk."""
         self._lock = locks.renewed()
@@ -51,9 +53,10 @@ class Library:
         A source that does not compile is its author's to mend: BuildError.
         """
         with self._lock:  # two threads that need it first need it once
-            if (self.key is None and self.trouble is None) or again:
+            if (self.key is None and self.trouble is None) or again or self.edited:
                 try:
                     self._load(force)
+                    self.edited = False
                 except Unavailable as e:
                     self.trouble = str(e)
                     if not isinstance(e, NoCache) or _first(self.trouble):
