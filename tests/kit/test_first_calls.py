@@ -58,8 +58,6 @@ def test_an_alias_is_refused_in_the_first_call() -> None:
 
     for opaque in (None, True):
         op = define(dropout, opaque=opaque)
-        if dropout(torch.ones(3)).data_ptr() == torch.ones(3).data_ptr():
-            continue
         seen = []
         for _round in range(2):
             try:
@@ -81,7 +79,7 @@ def test_writes_that_nobody_counts_are_seen(opaque: bool | None) -> None:
 
 
 def test_another_threads_writes_beside_an_argument_are_not_the_references() -> None:
-    op = define(lambda x: x * 2, opaque=True) if False else define(_twice, opaque=True)
+    op = define(_twice, opaque=True)
     memory = torch.ones(2, 1000)
     stop = threading.Event()
 

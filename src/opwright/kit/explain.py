@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from opwright.kit import node
+from opwright.kit import fake, node
 from opwright.kit.op import Op
 from opwright.kit.require import spell
 from opwright.kit.values import tensors
@@ -132,18 +131,8 @@ def _compile(op: Op[..., Any]) -> Step:
 
 def _error(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Run the reference on fake tensors: it rejects what it would reject, and nothing is computed."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-
-    def fake(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return mode.from_tensor(value)
-        return [fake(v) for v in value] if isinstance(value, (list, tuple)) else value
-
     try:
-        with mode, torch.no_grad():
-            op.run_reference(*map(fake, args), **{k: fake(v) for k, v in kwargs.items()})
+        fake.imagine(op, args, kwargs)
     except Exception as e:
         if type(e).__module__.startswith(("torch._subclasses", "torch.fx")):
             return None  # the result depends on values, which fake tensors do not have

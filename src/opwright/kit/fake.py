@@ -81,9 +81,8 @@ def _no_leftover_symbols(given: list[Any], found: list[Any]) -> Iterator[None]:
         pending[before:] = [symbol for symbol in pending[before:] if symbol in shown]
 
 
-def rehearse(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Raise what the reference raises for these arguments. It runs on fake tensors, where nothing is computed; what
-    it objects to there it is asked once more with the values, which some references read."""
+def imagine(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the reference on fake tensors: it rejects what it would reject, and nothing is computed."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -93,8 +92,14 @@ def rehearse(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             return mode.from_tensor(value)
         return [imagined(v) for v in value] if isinstance(value, (list, tuple)) else value
 
+    with mode, torch.no_grad():
+        return op.run_reference(*map(imagined, args), **{k: imagined(v) for k, v in kwargs.items()})
+
+
+def rehearse(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Raise what the reference raises for these arguments. What it objects to on fake tensors it is asked once more
+    with the values, which some references read."""
     try:
-        with mode, torch.no_grad():
-            return op.run_reference(*map(imagined, args), **{k: imagined(v) for k, v in kwargs.items()})
+        return imagine(op, args, kwargs)
     except Exception:
         return op.run_reference(*args, **kwargs)
