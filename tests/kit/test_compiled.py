@@ -189,7 +189,7 @@ def test_sizes_known_only_at_run_time_broadcast() -> None:
 
 def test_lazily_conjugated_results_compile_after_eager_calls() -> None:
     def spectrum(x: Tensor) -> Tensor:
-        return torch.fft.ifft(x, 8, 1, "ortho")
+        return torch.fft.ifft(x, 8, 1, "ortho")  # type: ignore[no-any-return]
 
     op: ow.Op[..., Any] = ow.op(opaque=True, namespace="compiled_conjugates")(spectrum)
     x, grad = torch.randn(5, 6, requires_grad=True), torch.randn(5, 8, dtype=torch.complex64)
