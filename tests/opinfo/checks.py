@@ -131,7 +131,7 @@ def gradients(subject: Subject, order: int = 1, change: Callable[[list[Tensor]],
             change([o for o in out if has_gradient(o)])
         loss = scalar(lambda: out)()
         found: Sequence[Tensor | None] = [None] * len(watched)
-        if watched:  # where nothing depends on them, this raises
+        if watched and (loss.requires_grad or not still(subject)):  # PyTorch raises where it has no derivative
             found = torch.autograd.grad(loss, watched, create_graph=order > 1, allow_unused=True)
         for _ in range(order - 1):
             live = [g for g in found if g is not None and g.requires_grad]
@@ -143,6 +143,22 @@ def gradients(subject: Subject, order: int = 1, change: Callable[[list[Tensor]],
         return [*found, *[t.detach() for t in (*out, *inputs)]]
 
     return use
+
+
+def still(subject: Subject) -> bool:
+    """Whether the plain function gives the same for inputs a little to the side: its gradients are zeros then, and
+    that it records nothing is as good. A function that PyTorch has no derivative of moves with its inputs."""
+    torch.manual_seed(0)
+    shifts = [1e-3 * torch.rand_like(t) if t.requires_grad else None for t in subject.given]
+
+    def values(direction: int) -> list[Tensor]:
+        torch.manual_seed(0)
+        with torch.no_grad():
+            moved = zip(subject.copies(grad=False), shifts, strict=True)
+            return list(subject.plain(*(t if shift is None else t + direction * shift for t, shift in moved)))
+
+    here = values(0)
+    return all(torch.equal(a, b) for side in (-1, 1) for a, b in zip(here, values(side), strict=True))
 
 
 # --- the ways --------------------------------------------------------------------------------------------------
@@ -161,7 +177,7 @@ def _(subject: Subject) -> None:
 @check("flags")
 def _(subject: Subject) -> None:
     """What requires a gradient does so with us. The reverse need not hold: that a result depends on nothing shows in
-    the backward, and there both must raise."""
+    the backward."""
     recorded = [t.requires_grad for t in attempt(lambda f: f(*subject.copies()), subject.plain)[0] if t is not None]
 
     def use(function: Function) -> list[Tensor]:

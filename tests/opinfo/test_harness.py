@@ -55,6 +55,24 @@ def test_a_check_passes_what_is_right_and_finds_what_is_wrong(name: str) -> None
         CHECKS[name](Subject(BROKEN[name], plain, [x]))
 
 
+def test_zeros_are_right_for_a_step_and_wrong_for_what_has_no_derivative() -> None:
+    x = torch.rand(3, dtype=torch.float64, requires_grad=True)
+
+    def zeros(function: Function) -> Function:
+        """The function's values, with gradients of zeros."""
+        return lambda t: (function(t)[0] + 0 * t,)
+
+    def step(t: Tensor) -> tuple[Tensor]:
+        return ((t > 0).double(),)
+
+    def detached(t: Tensor) -> tuple[Tensor]:
+        return (t.detach().exp(),)
+
+    CHECKS["gradients"](Subject(zeros(step), step, [x]))
+    with pytest.raises(AssertionError, match="the plain function raises"):
+        CHECKS["gradients"](Subject(zeros(detached), detached, [x]))
+
+
 @pytest.mark.parametrize("form", ["transparent", "opaque"])
 @pytest.mark.parametrize(
     ("function", "expected"),
