@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opwright.kit import probe
+from opwright.kit import exported, probe
 from opwright.kit.kinds import FAST_NAMES
 from opwright.kit.schema import EMPTY, Parameter, Signature
 from opwright.kit.values import tensors
@@ -95,6 +95,10 @@ def dispatched(
 
     names.update(ow__overload=overload, ow__op=overload._op, ow__is_compiling=torch.compiler.is_compiling)
     names.update(ow__convert_tensors=convert_tensors, ow__make=signature.container)
+    qualname, schema = overload._schema.name, str(overload._schema)
+    names.update(ow__is_exporting=torch.compiler.is_exporting)
+    names.update(ow__note_schema=lambda: exported.note_schema(qualname, schema))
+    names.update(ow__note_dtypes=lambda given, out: exported.note_dtypes(given, out, qualname))
     lines.append("    if ow__is_compiling():")
     first = next((p.name for p in signature.parameters if p.kind.schema == "Tensor"), None)
     if devices is not None and (first is not None or not devices):
@@ -103,7 +107,9 @@ def dispatched(
         elsewhere = f"if {first}.device.type not in ow__devices: " if devices else ""
         lines.append(f"        {elsewhere}return ow__inline({plain})")
     lines += [
+        "        if ow__is_exporting(): ow__note_schema()",
         f"        ow__out = ow__overload({given})",
+        f"        if ow__is_exporting(): ow__note_dtypes(({''.join(f'{p.name}, ' for p in tensors)}), ow__out)",
         "    else:",
         "        try:",
         f"            ow__out = ow__op({given})",
