@@ -1,4 +1,4 @@
-"""Exported programs and the operators in them: a program meets the operator it was exported with, or says what differs."""
+"""Exported programs and the operators in them: a program meets the one it was exported with, or says what differs."""
 
 from __future__ import annotations
 

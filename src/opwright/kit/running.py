@@ -12,6 +12,7 @@ from opwright.kit.captured import named
 from opwright.kit.kernel import Kernel, device_of
 from opwright.kit.values import overlaps, tensors
 from opwright.kit.vjp import differentiated as somebody_differentiates
+from opwright.kit.vjp import open_to_transforms
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -29,7 +30,9 @@ def reference(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
     if op.rung is not None and op.rung.extras is not None and somebody_differentiates([t for _, t in given]):
         # From the inputs alone: the formula would be differentiated with its extras held fast.
         out = without_caches(op, args, kwargs)
-    out = op._direct(*args, **kwargs) if out is None else out
+    if out is None:
+        with open_to_transforms():
+            out = op._direct(*args, **kwargs)
     op._state.refuse_writes(given, versions, values)
     if op.signature.returns_input is not None:
         return None

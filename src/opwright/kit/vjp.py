@@ -50,9 +50,8 @@ def differentiated(given: Sequence[Tensor]) -> bool:
     """Whether somebody may differentiate what is now computed from these tensors, step by step."""
     if _below_autograd():
         return False
-    stack = torch._C._functorch.get_interpreter_stack() or []  # type: ignore[attr-defined]
     differentiating = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
-    if any(layer.key() in differentiating for layer in stack) or torch.autograd.forward_ad._current_level >= 0:
+    if any(layer.key() in differentiating for layer in _stack()) or torch.autograd.forward_ad._current_level >= 0:
         return True
     batched = torch._C._functorch.is_legacy_batchedtensor
     return torch.is_grad_enabled() and any(t.requires_grad or batched(t) for t in given)
@@ -151,17 +150,41 @@ def _leaf(p: Tensor, recording: bool) -> Tensor:
 
 @contextlib.contextmanager
 def above_autograd() -> Iterator[None]:
-    """Lets autograd record inside a kernel that the dispatcher called below autograd."""
+    """Lets autograd record inside a kernel that the dispatcher called below autograd, and torch.func transform."""
+    with _reopened(_AUTOGRAD_KEYS + ([] if _stack() else _TRANSFORM_KEYS)):
+        yield
+
+
+def open_to_transforms() -> contextlib.AbstractContextManager[None]:
+    """Lets a function use torch.func inside a kernel that the dispatcher called below it, as compiled graphs do."""
+    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(_TRANSFORM_KEYS[0])
+    return _reopened(_TRANSFORM_KEYS) if excluded and not _stack() else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _reopened(keys: list[Any]) -> Iterator[None]:
     include = torch._C._dispatch_tls_local_include_set()
     exclude = torch._C._dispatch_tls_local_exclude_set()
-    for key in _AUTOGRAD_KEYS:
+    for key in keys:
         exclude = exclude.remove(key)
     with torch._C._ForceDispatchKeyGuard(include, exclude):
         yield
 
 
-_AUTOGRAD_KEYS = [
-    getattr(torch._C.DispatchKey, key)
-    for key in ("AutogradOther", "AutogradFunctionality", "AutogradNestedTensor", "ADInplaceOrView")
-    if hasattr(torch._C.DispatchKey, key)
-]
+def _stack() -> list[Any]:
+    """The transforms of torch.func that are under way."""
+    return torch._C._functorch.get_interpreter_stack() or []  # type: ignore[attr-defined,no-any-return]
+
+
+def _keys(*names: str) -> list[Any]:
+    return [getattr(torch._C.DispatchKey, name) for name in names if hasattr(torch._C.DispatchKey, name)]
+
+
+_AUTOGRAD_KEYS = _keys("AutogradOther", "AutogradFunctionality", "AutogradNestedTensor", "ADInplaceOrView")
+_TRANSFORM_KEYS = _keys(
+    "FuncTorchDynamicLayerFrontMode",
+    "FuncTorchDynamicLayerBackMode",
+    "FuncTorchBatched",
+    "FuncTorchVmapMode",
+    "FuncTorchGradWrapper",
+)
