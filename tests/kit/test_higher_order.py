@@ -80,6 +80,7 @@ REFUSED = {
 """What PyTorch cannot do with the plain function on a CPU."""
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize("function", [chooses, loops, scans, maps, attends])
 @pytest.mark.parametrize("opaque", [False, True])
 def test_higher_order_references(function: Any, opaque: bool) -> None:
@@ -94,6 +95,7 @@ def test_higher_order_references(function: Any, opaque: bool) -> None:
             torch.testing.assert_close(use(op, x), use(function, x), msg=lambda m, w=f"{call} {name}": f"{w}: {m}")
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_what_has_no_gradient_says_so() -> None:
     op = ow.op(name="higher_refused", opaque=True)(attends)
     with pytest.raises(NotImplementedError, match="does not support backward on CPU"):

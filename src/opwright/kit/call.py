@@ -73,11 +73,16 @@ def _suspicious(out: Any, given: tuple[Any, ...]) -> bool:
 
 
 def dispatched(
-    name: str, signature: Signature, overload: Any, inline: Callable[..., Any], devices: frozenset[str] | None
+    name: str,
+    signature: Signature,
+    overload: Any,
+    inline: Callable[..., Any],
+    devices: frozenset[str] | None,
+    formula: bool,
 ) -> Callable[..., Any]:
     """A function that goes through the dispatcher, which checks tensors itself; numbers are checked here, since
     the dispatcher would quietly take a tensor for a number and drop its gradient. Graphs for devices other than
-    `devices` (None: every device is meant) hold what `inline` does instead."""
+    `devices` (None: every device is meant) hold what `inline` does instead, be it with a formula behind it."""
     lines, names = _header(signature, name, checked=[p for p in signature.parameters if not p.kind.is_tensor])
     arguments = []
     for p in signature.parameters:
@@ -104,8 +109,11 @@ def dispatched(
     if devices is not None and (first is not None or not devices):
         names.update(ow__inline=inline, ow__devices=devices)
         plain = ", ".join(f"{p.name}={p.name}" if p.keyword_only else p.name for p in signature.parameters)
-        elsewhere = f"if {first}.device.type not in ow__devices: " if devices else ""
-        lines.append(f"        {elsewhere}return ow__inline({plain})")
+        elsewhere = [f"{first}.device.type not in ow__devices"] if devices else []
+        if formula:  # which Dynamo forgets inside torch.func's transforms: there it holds the operator
+            names["ow__transformed"] = torch._C._are_functorch_transforms_active
+            elsewhere.append("not ow__transformed()")
+        lines.append(f"        if {' and '.join(elsewhere) or True}: return ow__inline({plain})")
     lines += [
         "        if ow__is_exporting(): ow__note_schema()",
         f"        ow__out = ow__overload({given})",

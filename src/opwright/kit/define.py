@@ -115,7 +115,12 @@ def in_place(op: Op[..., Any], /) -> Op[..., Any]:
     """
     if not isinstance(op, Op):
         raise TypeError(f"in_place: its argument must be an operator, got {type(op).__name__}")
-    signature, reference = derived_in_place(op.name, op.signature, op.reference)
+
+    def functional(*args: Any, **kwargs: Any) -> Any:
+        """The reference, with the gradient behind it that its author declares, perhaps later than now."""
+        return (op.reference if op._gradient is None else op._seen_through)(*args, **kwargs)
+
+    signature, reference = derived_in_place(op.name, op.signature, functional)
     reference.__doc__ = f"{op.name}, written into {signature.returns_input}."
     reference.__module__ = op.__module__
     return Op(
@@ -126,6 +131,8 @@ def in_place(op: Op[..., Any], /) -> Op[..., Any]:
         origin=op.origin,
         random=op.random,
         opaque=op._asked_opaque,
+        compile=op.compile,
+        autocast=op.autocast,
         functional=op,
     )
 

@@ -144,7 +144,10 @@ class Op(Ladder, Generic[P, R]):
     @property
     def seen_through_by_compilers(self) -> bool:
         """Whether a formula is all that makes it one call: compiled graphs hold what both are made of."""
-        return self._asked_opaque is None and not self.kernels and self._gradient is not None and self._fake is None
+        lists = any(o.kind.is_list for o in self.signature.outputs)  # whose lengths a compiler would have to know
+        return self._gradient is not None and not (
+            self._asked_opaque is not None or self.kernels or self._fake or lists
+        )
 
     @property
     def recorded_by_reference(self) -> bool:
@@ -163,9 +166,9 @@ class Op(Ladder, Generic[P, R]):
         inlined = self._asked_opaque is None and seen_through and not whole
         devices = frozenset(k.device for k in self.kernels) if inlined else None
         self._seen_through = self._inlined()
-        self._dispatched = call.dispatched(
-            self.name, self.signature, self.overload, self._seen_through, frozenset() if inline else devices
-        )
+        seen, formula = self._seen_through, self._seen_through is not self._direct
+        devices = frozenset() if inline else devices
+        self._dispatched = call.dispatched(self.name, self.signature, self.overload, seen, devices, formula)
         if self.opaque:
             self._call = self._dispatched
         else:
@@ -187,7 +190,7 @@ class Op(Ladder, Generic[P, R]):
 
     def _inlined(self) -> Callable[..., Any]:
         """What PyTorch sees through in the operator's place: its reference, with its declared gradient behind it."""
-        if self._gradient is None or self.rung is not None or any(o.kind.is_list for o in self.signature.outputs):
+        if self._gradient is None or self.rung is not None:
             return self._direct
         rung = self.derivation
         if self._followed is None or self._followed[0] is not rung:  # kernels come and go, the formula stays

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from opwright.kit import kept
 from opwright.kit.require import spell
 from opwright.kit.values import has_gradient, like, tensors, unread
 
@@ -120,11 +121,7 @@ def _keep_updated(op: Op[..., Any], values: dict[str, Any]) -> dict[str, Any]:
     """The arguments as they are before the call, for what the gradient reads of those that it writes to."""
     read = op.derivation.inputs if op.has_rung else ()
     updated = [p.name for p in op.signature.parameters if p.mutated and p.name in read and values[p.name] is not None]
-    return values | {name: _clone(values[name]) for name in updated}
-
-
-def _clone(value: Any) -> Any:
-    return [t.clone() for t in value] if isinstance(value, (list, tuple)) else value.clone()
+    return values | {name: kept.copy(values[name]) for name in updated}
 
 
 class _Shape(NamedTuple):

@@ -28,6 +28,17 @@ Shape shape_of_tensor(const at::Tensor& t) {
     return {t.scalar_type(), t.device(), c10::SymDimVector(t.sym_sizes().begin(), t.sym_sizes().end())};
 }
 
+// As kept.py has it: in a graph, a plain clone would be made again after the write.
+at::Tensor copy_of(const at::Tensor& t) {
+    if (!t.key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Functionalize}))) {
+        return t.clone();
+    }
+    static const auto copy = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("opwright_kept::copy", "")
+                                 .typed<at::Tensor(const at::Tensor&)>();
+    return copy.call(t.detach());
+}
+
 }  // namespace
 
 CallNode::Pointer CallNode::make(const Ladder& ladder) {
@@ -123,7 +134,7 @@ void CallNode::keep(const IValue& found, bool is_output, bool readable, bool wri
 void CallNode::keep_tensor(const at::Tensor& t, bool is_output, bool written) {
     // What was written over is gone; what autograd has is a view's new history, which must not own itself.
     const bool has_history = is_output && t.requires_grad();
-    saved_.emplace_back(written ? t.clone() : t, has_history, has_history && ladder().written >= 0 && t.is_view());
+    saved_.emplace_back(written ? copy_of(t) : t, has_history, has_history && ladder().written >= 0 && t.is_view());
     is_output_.push_back(has_history);
 }
 

@@ -1,0 +1,28 @@
+"""A copy of what is written later.
+
+PyTorch's partitioner takes a clone for cheap: it saves the tensor and clones it again in the backward, after the write.
+So the copy that a gradient reads is made, in graphs, by an operator that is computed once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_library = torch.library.Library("opwright_kept", "FRAGMENT")
+_library.define("copy(Tensor x) -> Tensor")  # C++ calls it by this name
+_library.impl("copy", Tensor.clone, "CompositeExplicitAutograd")
+
+
+@torch.library.register_vmap("opwright_kept::copy", lib=_library)
+def _(info: Any, in_dims: tuple[int | None], x: Tensor) -> tuple[Tensor, int | None]:
+    return torch.ops.opwright_kept.copy(x), in_dims[0]
+
+
+def copy(value: Any) -> Any:
+    """A copy of a tensor, or of each in a list, as it is now."""
+    if value is None or isinstance(value, (list, tuple)):
+        return None if value is None else [copy(t) for t in value]
+    return torch.ops.opwright_kept.copy(value.detach()) if torch.compiler.is_compiling() else value.clone()
