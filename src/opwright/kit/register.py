@@ -211,7 +211,7 @@ def define_hidden(op: Op[..., Any], overload: str) -> Any:
         # overload's tells apart what was built for another schema.
         name = f"{op.qualname}.{overload}"
         if name not in _hidden:
-            _libraries[op.namespace].define(op.signature.schema(f"{op.name}.{overload}", hidden=True))
+            _libraries[op.namespace].define(op.signature.schema(f"{op.name}.{overload}", hidden=f"_{overload}"))
             _hidden.add(name)
         return getattr(_own_packet(op), overload)
 

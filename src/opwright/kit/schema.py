@@ -56,9 +56,10 @@ class Signature:
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", {p.name: p for p in self.parameters})
 
-    def schema(self, name: str, hidden: bool = False) -> str:
+    def schema(self, name: str, hidden: str = "") -> str:
         """The operator's schema as the dispatcher reads it; `hidden`: as its built kernels take it, which know
-        numbers as double and int64_t alone, and arguments by their place."""
+        numbers as double and int64_t alone, and arguments by their place. Their names end in that word, since of
+        overloads with equal arguments PyTorch deregisters the wrong one when it ends."""
         pieces, starred = [], False
         for i, p in enumerate(self.parameters):
             if p.keyword_only and not starred and not hidden:
@@ -69,7 +70,7 @@ class Signature:
                 spelled = spelled.replace("Scalar", "float") if "ScalarType" not in spelled else spelled
                 spelled = spelled.replace("SymInt", "int")
             default = "" if p.default is EMPTY or hidden else f"={_spell_default(p)}"
-            pieces.append(f"{spelled} {p.name}{default}")
+            pieces.append(f"{spelled} {p.name}{hidden}{default}")
         outs = [o.kind.schema.removesuffix("?") + (f" {o.name}" if o.name else "") for o in self.outputs]
         return f"{name}({', '.join(pieces)}) -> {outs[0] if len(outs) == 1 else '(' + ', '.join(outs) + ')'}"
 

@@ -43,3 +43,29 @@ def test_whole_numbers_that_a_double_cannot_hold_go_to_the_reference(workshop: W
     done = workshop.run(LARGE.format(folder=str(folder)))
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str([104.0, 104.0, float(2**53) + 100, float(2**53 + 1)])
+
+
+ADD = """
+import pathlib, torch, opwright as ow
+folder = pathlib.Path({folder!r})
+for takes, body, parameters, factor in (
+    ("x: Tensor", "x * 2", "const Tensor& x", "2"), ("x: Tensor, k: float = 3.0", "x * k", "const Tensor& x, double k", "k")
+):
+    (folder / "op.py").write_text(
+        "import torch, opwright as ow\\nfrom torch import Tensor\\n@ow.op\\n"
+        f"def edited(" + takes + ") -> Tensor:\\n    return " + body + "\\n"
+        "edited.kernel_file('cpu.cpp', ow.Domain(dtypes=(torch.float32,)))\\n")
+    (folder / "cpu.cpp").write_text(
+        "#include <opwright/kernel.h>\\nTensor run(" + parameters + ") {{ return compute(x, [&](auto zero) {{\\n"
+        "using C = decltype(zero); return map([=](C v) {{ return v * C(" + factor + "); }}, x); }}); }}\\n"
+        "OPWRIGHT_KERNEL(edited, CPU, run);\\n")
+    print(ow.load(folder).edited(torch.ones(1)).item())
+"""
+
+
+def test_a_process_that_edited_a_schema_ends_in_peace(workshop: Workshop) -> None:
+    """Its hidden overloads must differ in their arguments, the first from the operator itself: PyTorch takes leave of
+    the wrong one otherwise, and aborts."""
+    done = workshop.run(ADD.format(folder=str(workshop.write())))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["2.0", "3.0"]
