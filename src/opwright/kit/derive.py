@@ -15,7 +15,7 @@ from opwright.kit.extras import Extras, result_names
 from opwright.kit.kinds import BASIC, TENSOR, Kind, Like, list_of
 from opwright.kit.schema import EMPTY, Output, Parameter, Signature
 from opwright.kit.values import has_gradient, tensors
-from opwright.kit.vjp import vjp, where_history_ends
+from opwright.kit.vjp import refuse_errors, vjp, where_history_ends
 
 OPTIONAL_TENSOR = replace(TENSOR, schema="Tensor?", says="a Tensor or None", fast=f"{{v}} is None or {TENSOR.fast}")
 TENSORS = list_of(TENSOR)
@@ -335,13 +335,13 @@ def _vjp_of_call(
         c for cotangent in cotangents for c in (cotangent if isinstance(cotangent, list) else [cotangent])
     ]
 
-    def call(*values: Tensor) -> list[Tensor]:
+    def call(*values: Tensor, which: Sequence[bool] = wanted) -> list[Tensor]:
         feed = iter(values)
         filled = dict(arguments)
         for p in below.parameters:
             if p.mutated and filled[p.name] is not None:  # what it writes is not the caller's
                 filled[p.name] = _copy(filled[p.name])
-        for p, w in zip(differentiable, wanted, strict=True):
+        for p, w in zip(differentiable, which, strict=True):
             if w:
                 filled[p.name] = _replace_tensors(arguments[p.name], feed)
         args = [filled[p.name] for p in below.parameters if not p.keyword_only]
@@ -349,13 +349,23 @@ def _vjp_of_call(
         outs = (out,) if below.single else out
         return [t for i in chosen for t in (outs[i] if isinstance(outs[i], (list, tuple)) else [outs[i]])]
 
+    def lost_in_gradient() -> str:
+        """A gradient is linear in those that come in. One that follows not even them, and is not zero, was computed
+        where PyTorch keeps no history."""
+        everything = [t for p in differentiable for t in tensors(arguments[p.name]) if has_gradient(t)]
+        given = [bool(tensors(arguments[p.name])) for p in differentiable]
+        out = [t for t in call(*(t.detach().requires_grad_() for t in everything), which=given) if t is not None]
+        refuse_errors([t.grad_fn for t in out])
+        return "what it does" if out and not any(t.requires_grad for t in out) and any(t.any() for t in out) else ""
+
     def refuse_constant() -> None:
         """No result depends on the wanted inputs. Zeros are right for a step or for a linear function's gradient, and
         wrong for a function that PyTorch has no derivative of: where it raises, so do we."""
         if of_gradient:
-            return
-        leaves = [t.detach().requires_grad_() for t in primals]
-        lost = where_history_ends(lambda: call(*leaves))
+            lost = lost_in_gradient()
+        else:
+            leaves = [t.detach().requires_grad_() for t in primals]
+            lost = where_history_ends(lambda: call(*leaves))
         if lost:
             raise RuntimeError(
                 f"{name}: element 0 of tensors does not require grad and does not have a grad_fn, since PyTorch has no "

@@ -312,7 +312,9 @@ def _define(op: Op[..., Any], schema: str, public: bool, finish: Callable[[], No
     plain = _front_kernel(f"{op.namespace}::{name}")
 
     def front(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        if entry.native and plain is not None and only_gradients():
+        extras = entry.op.home._extras
+        nested = extras is None or not extras.once  # what a node keeps may be differentiated again, a layer further out
+        if nested and entry.native and plain is not None and only_gradients():
             return plain.call_boxed(keyset, *args, **kwargs)
         return entry.op.run_transformed(*args, **kwargs)
 

@@ -99,9 +99,23 @@ def _plain_vjp(
         # In this thread, not in the engine's own for a GPU, which knows nothing of the modes that look on here.
         with torch.autograd.set_multithreading_enabled(False):
             grads = torch.autograd.grad(results, leaves, incoming, create_graph=recording, allow_unused=True)
+            if any(g is None for g in grads):
+                refuse_errors([o.grad_fn for o in results])
     if before is not None and not draws.same(before, draws.states(primals)):
         _refuse_draws(function, primals)
     return [torch.zeros_like(p) if g is None else g for p, g in zip(primals, grads, strict=True)]
+
+
+def refuse_errors(nodes: list[Any]) -> None:
+    """Raise what stands in a graph in a derivative's place. It leads to no input, and autograd would pass it by."""
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node.name().endswith(("::Error", "::NotImplemented")):
+            node(torch.zeros(()))
+        behind = {n for n, _ in getattr(node, "next_functions", ())} - seen
+        seen |= behind
+        nodes += behind
 
 
 def where_history_ends(run: Callable[[], object]) -> str:
