@@ -49,7 +49,8 @@ ADD = """
 import pathlib, torch, opwright as ow
 folder = pathlib.Path({folder!r})
 for takes, body, parameters, factor in (
-    ("x: Tensor", "x * 2", "const Tensor& x", "2"), ("x: Tensor, k: float = 3.0", "x * k", "const Tensor& x, double k", "k")
+    ("x: Tensor", "x * 2", "const Tensor& x", "2"),
+    ("x: Tensor, k: float = 3.0", "x * k", "const Tensor& x, double k", "k"),
 ):
     (folder / "op.py").write_text(
         "import torch, opwright as ow\\nfrom torch import Tensor\\n@ow.op\\n"
