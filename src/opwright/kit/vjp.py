@@ -108,13 +108,16 @@ def _plain_vjp(
 
 def refuse_errors(nodes: list[Any]) -> None:
     """Raise what stands in a graph in a derivative's place. It leads to no input, and autograd would pass it by."""
-    if torch._ops._len_torch_dispatch_stack_pre_dispatch():
-        return  # torch.export records above autograd, and has such nodes for everything
     seen = set(nodes)
     while nodes:
         node = nodes.pop()
         if node is not None and node.name().endswith(("::Error", "::NotImplemented")):
-            node(torch.zeros(()))
+            try:
+                node(torch.zeros(()))
+            except RuntimeError as e:
+                # Where torch.export decomposes, operators that it keeps have no derivatives, and need none.
+                if not str(e).startswith("Autograd not implemented for"):
+                    raise
         behind = {n for n, _ in getattr(node, "next_functions", ())} - seen
         seen |= behind
         nodes += behind
