@@ -36,7 +36,7 @@ def definition(op: Op[..., Any]) -> tuple[Any, ...]:
     return (
         (__version__, op.schema, op.random, op.compile, op.autocast, flags, outputs),
         (op.reference if op.functional is None else op.functional, extra),
-        [said for said in declared if any(said[1:])],
+        [said for said in declared if said[1:] != (None, None, False, None)],
     )
 
 

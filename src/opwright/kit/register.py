@@ -203,14 +203,11 @@ def _refuse_another(known: Op[..., Any], op: Op[..., Any]) -> None:
 
 
 def _differ(known: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether two references hold different things of the function around them; helpers are what they do."""
-    plain = (bool, int, float, complex, str, bytes, tuple, type(None))
-    for one, other in ((known[name], new[name]) for name in known.keys() & new.keys()):
-        both = {type(one), type(other)}
-        same = digest(one) == digest(other) if both == {types.FunctionType} else isinstance(one, plain) and one == other
-        if one is not other and not same:
-            return True
-    return False
+    """Whether two references hold different things of the function around them; values and helpers by what they are,
+    all else by identity."""
+    values = (bool, int, float, complex, str, bytes, tuple, type(None), types.FunctionType)
+    both = [(known[name], new[name]) for name in known.keys() & new.keys()]
+    return any(a is not b and not (isinstance(a, values) and digest(a) == digest(b)) for a, b in both)
 
 
 def define_hidden(op: Op[..., Any], overload: str) -> Any:
