@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import opwright as ow
+from opwright.kit import register
 
 GATE = """
 import torch, opwright as ow
@@ -196,3 +199,108 @@ def test_lazily_conjugated_results_compile_after_eager_calls() -> None:
     (expected,) = torch.autograd.grad(spectrum(x), x, grad)
     for call in (op, op, torch.compile(op, fullgraph=True, backend="aot_eager")):
         torch.testing.assert_close(torch.autograd.grad(call(x), x, grad)[0], expected)
+
+
+def test_operators_differ_by_decorators_extras_and_declared_shapes() -> None:
+    def by(factor: float) -> Any:
+        def decorate(function: Any) -> Any:
+            @functools.wraps(function)
+            def scaled(x: Tensor) -> Any:
+                return function(x) * factor
+
+            return scaled
+
+        return decorate
+
+    numbers = itertools.count()
+
+    def defined(factor: float, extra: float, shape: float) -> str:
+        def wave(x: Tensor) -> Tensor:
+            return x.sin()
+
+        op: ow.Op[..., Any] = ow.op(namespace=f"compiled_digests{next(numbers)}")(by(factor)(wave))
+        op.saving("kept")(lambda x: (x.sin(), x.cos() * extra))
+        op.gradient(lambda grad, kept: grad * kept)
+        op.backward.fake(lambda **given: torch.empty_like(given["grad"]) * shape)
+        return op.digest
+
+    plain = defined(1.0, 1.0, 1.0)
+    assert plain == defined(1.0, 1.0, 1.0)
+    for other in ((2.0, 1.0, 1.0), (1.0, 2.0, 1.0), (1.0, 1.0, 2.0)):
+        assert plain != defined(*other)
+
+
+def test_what_an_operator_is_stays_in_the_key_whoever_writes_there() -> None:
+    config = torch.compiler.config
+
+    @ow.op(opaque=True, namespace="compiled_tags")
+    def gate(x: Tensor) -> Tensor:
+        return x.tanh()
+
+    def compiled_tag(mine: str) -> list[str]:
+        config.cache_key_tag = mine
+        torch.compiler.reset()
+        torch.compile(lambda x: gate(x), backend="aot_eager", fullgraph=True)(torch.ones(2))
+        return config.cache_key_tag.split()
+
+    try:
+        first = compiled_tag("mine")
+        assert len(first) == 3
+        assert first[:2] == ["mine", "opwright"]
+        assert compiled_tag("theirs") == ["theirs", *first[1:]]
+        assert compiled_tag("")[:2] == first[1:]
+
+        @ow.op(opaque=True, namespace="compiled_tags")
+        def gain(x: Tensor) -> Tensor:
+            return gate(x) * 2
+
+        torch.compile(lambda x: gain(x), backend="aot_eager")(torch.ones(2))
+        config.cache_key_tag += " appended"
+        torch.compiler.reset()
+        factor = 2.0
+
+        @ow.op(opaque=True, namespace="compiled_tags")
+        def loss(x: Tensor) -> Tensor:
+            return x * factor
+
+        torch.compile(lambda x: loss(x), backend="aot_eager")(torch.ones(2))
+        tags = config.cache_key_tag.split()
+        assert tags[:2] == ["appended", "opwright"]
+        assert len(tags) == 3
+        before, factor = tags, 3.0
+        torch.compiler.reset()
+        torch.compile(lambda x: loss(x), backend="aot_eager")(torch.ones(2))
+        assert config.cache_key_tag.split() != before, "what is edited between two compilations is noticed"
+    finally:
+        config.cache_key_tag = ""
+
+
+def test_an_operator_is_hashed_once_while_something_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    from opwright.kit import captured, op
+
+    hashed: list[str] = []
+
+    def watch(*parts: Any) -> str:
+        hashed.append(captured.digest(*parts))
+        return hashed[-1]
+
+    monkeypatch.setattr(op, "digest", watch)
+
+    @ow.op(opaque=True, namespace="compiled_hashes")
+    def gate(x: Tensor) -> Tensor:
+        return x.tanh()
+
+    torch.compile(lambda x: gate(gate(gate(gate(x)))), backend="aot_eager", fullgraph=True)(torch.ones(2))
+    assert 1 <= len(hashed) <= 2
+
+
+def test_the_internal_names_of_an_operator_are_its_own() -> None:
+    def define(name: str, parameters: str) -> ow.Op[..., Any]:
+        scope: dict[str, Any] = {"Tensor": Tensor, "__name__": __name__}
+        exec(f"def {name}({parameters}) -> Tensor:\n    return x * 2", scope)
+        return ow.op(namespace="compiled_names")(scope[name])
+
+    short, long = define("f", "x: Tensor"), define("foo", "x: Tensor")
+    define("foo", "x: Tensor, k: float = 1.0")
+    assert register.names_of(short) == ""
+    assert register.names_of(long) == "compiled_names::foo__2"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -214,6 +216,55 @@ def test_parameters_that_a_reference_captures_are_refused_where_they_would_get_n
         op = define(plain, opaque=True)
         for _round in range(2):
             with pytest.raises(BadReference, match=f"reads '{name}' from the code around it.*pass it as an argument"):
+                op(torch.ones(2, requires_grad=True))
+
+
+def test_captured_parameters_are_found_where_they_are_kept() -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.weight = torch.nn.Parameter(torch.ones(2))
+            self.unread = torch.nn.Parameter(torch.ones(2))
+            self.eps = 1.0
+
+        def scale(self, x: Tensor) -> Tensor:
+            return x * self.weight
+
+    holder, kept = Holder(), {"w": [torch.nn.Parameter(torch.ones(2))]}
+    settings = types.SimpleNamespace(layer=torch.nn.Linear(2, 2), eps=1.0)
+
+    def in_a_dict(x: Tensor) -> Tensor:
+        return x * kept["w"][0]
+
+    def in_an_object(x: Tensor) -> Tensor:
+        return x * holder.weight
+
+    def in_a_method(x: Tensor) -> Tensor:
+        return holder.scale(x)
+
+    def beside(x: Tensor) -> Tensor:
+        return x * holder.eps * settings.eps  # type: ignore[no-any-return]
+
+    for plain, name in ((in_a_dict, "kept['w'][0]"), (in_an_object, "holder.weight"), (in_a_method, "holder.weight")):
+        with pytest.raises(BadReference, match=re.escape(f"reads {name!r} from the code around it")):
+            define(plain, opaque=True)(torch.ones(2, requires_grad=True))
+    define(beside, opaque=True)(torch.ones(2, requires_grad=True)).sum().backward()
+
+
+def test_captured_parameters_are_found_when_the_form_that_saves_runs_first() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+
+    def plain(x: Tensor) -> Tensor:
+        return x * weight
+
+    def detached(x: Tensor) -> Tensor:
+        return x * weight.numel() / 2
+
+    for reference, saving in ((plain, lambda x: (x.clone(), x.clone())), (detached, lambda x: (x * weight, x.clone()))):
+        op = define(reference, opaque=True)
+        op.saving("kept")(saving)
+        op.gradient(lambda grad, kept: grad * kept)
+        for _round in range(2):
+            with pytest.raises(BadReference, match="reads 'weight' from the code around it"):
                 op(torch.ones(2, requires_grad=True))
 
 

@@ -124,3 +124,40 @@ def test_nobody_takes_the_name_of_anothers_gradient() -> None:
     define("loss_saving")
     with pytest.raises(ValueError, match="loss: loss_saving is what the form that saves of loss is called"):
         define("loss")
+
+
+def test_a_factory_may_run_again_with_the_same_helpers() -> None:
+    def make(below: int, above: int) -> ow.Op[..., Any]:
+        def first(x: Tensor) -> Tensor:
+            return x * above
+
+        @ow.op(namespace="again")
+        def made(x: Tensor) -> Tensor:
+            return first(second(x))
+
+        def second(x: Tensor) -> Tensor:
+            return x + below
+
+        return made
+
+    make(1, 2)
+    assert make(1, 2)(torch.ones(1)).item() == 4.0
+    with pytest.raises(ValueError, match="made: the function that makes it ran twice with different values"):
+        make(1, 3)
+
+
+def calls(op: Any) -> torch.nn.Module:
+    class Calls(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return op(x)  # type: ignore[no-any-return]
+
+    return Calls()
+
+
+def test_scripts_call_the_operator_that_stands_behind_the_name_now() -> None:
+    x = torch.ones(2)
+    for parameters, factor in (("x: Tensor", "2"), ("x: Tensor, k: float = 3.0", "k"), ("x: Tensor", "5")):
+        scope: dict[str, Any] = {"Tensor": Tensor, "__name__": __name__}
+        exec(f"def scripted({parameters}) -> Tensor:\n    return x * {factor}", scope)
+        op: ow.Op[..., Any] = ow.op(namespace="again")(scope["scripted"])
+        torch.testing.assert_close(torch.jit.script(calls(op))(x), op(x))

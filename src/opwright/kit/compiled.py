@@ -7,8 +7,9 @@ script's, or the same one edited. Here each operator that a compiler meets adds 
 
 from __future__ import annotations
 
-import inspect
+import re
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,28 +22,41 @@ if TYPE_CHECKING:
 
 _met: dict[str, str] = {}
 _tag = ""
+_traced: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Any, str]] = weakref.WeakKeyDictionary()
+"""What operators were found to be while something is compiled, during which they stay the same."""
 
 
 def definition(op: Op[..., Any]) -> tuple[Any, ...]:
     """All that an operator's author said about what it computes."""
     extras = op._extras
-    saving = None if op.saving_form is None else inspect.unwrap(op.saving_form.reference)
     flags = [(p.mutated, p.differentiable) for p in op.signature.parameters]
     outputs = [o.differentiable for o in op.signature.outputs]
-    extra = None if extras is None else (extras.names, extras.once)
+    extra = None if extras is None else (extras.names, extras.once, extras.function)
+    declared = [(each.name, each._gradient, each._needs, each.surrogate, each._fake) for each in op.ladder]
     return (
-        (__version__, op.schema, op.random, op.compile, op.autocast, flags, outputs, extra),
-        (inspect.unwrap(op.reference), op._gradient, op._needs, op.surrogate, saving, op._fake),
+        (__version__, op.schema, op.random, op.compile, op.autocast, flags, outputs),
+        (op.reference if op.functional is None else op.functional, extra),
+        [said for said in declared if said[1:] != (None, None, False, None)],
     )
 
 
 def stamp(op: Op[..., Any], names: str) -> None:
     """Put what an operator is into the key of graphs compiled from now on; `names`: those it has in this process."""
     home = op.home
-    spelled = f"{home.digest} {names}"
-    if _met.get(home.qualname) != spelled:
+    spelled = f"{_digest(home)} {names}"
+    if _met.get(home.qualname) != spelled or _tag not in torch.compiler.config.cache_key_tag:
         _met[home.qualname] = spelled
         _write()
+
+
+def _digest(home: Op[..., Any]) -> str:
+    context = torch._guards.TracingContext.try_get()
+    if context is None:
+        return home.digest
+    known = _traced.setdefault(context, weakref.WeakKeyDictionary())
+    if home not in known:
+        known[home] = home.digest
+    return known[home]
 
 
 def forget(op: Op[..., Any]) -> None:
@@ -55,6 +69,6 @@ def forget(op: Op[..., Any]) -> None:
 def _write() -> None:
     global _tag
     config = torch.compiler.config
-    others = config.cache_key_tag.removesuffix(_tag)  # somebody else's share of it
-    _tag = f" opwright {digest(_met)}"
+    others = re.sub(r" opwright [0-9a-f]{16}\b", "", config.cache_key_tag)  # somebody else's share of it
+    _tag = f" opwright {digest(sorted(_met.items()))}"
     config.cache_key_tag = others + _tag

@@ -12,17 +12,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from opwright.kit.captured import named
 
 
-def states(given: Iterable[Tensor] | None = None, function: Callable[..., Any] | None = None) -> list[Tensor]:
-    """The states of the generators that a function may draw from: PyTorch's own, on the GPUs of the tensors that it is
-    given (None: on all), and those that it names itself."""
+def generators_of(function: Callable[..., Any]) -> list[torch.Generator]:
+    """The generators that a function names, beside PyTorch's own."""
+    return [g for _, g in named(function) if isinstance(g, torch.Generator)]
+
+
+def states(given: Iterable[Tensor] | None = None, own: Iterable[torch.Generator] = ()) -> list[Tensor]:
+    """The states of the generators that a function may draw from: PyTorch's, on the GPUs of the tensors that it is
+    given (None: on all), and its own."""
     found = [torch.get_rng_state()]
     if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
         known = torch.cuda.default_generators
         gpus = range(len(known)) if given is None else sorted({t.get_device() for t in given if t.is_cuda})
         found += [known[gpu].get_state() for gpu in gpus]
-    if function is not None:
-        found += [g.get_state() for _, g in named(function) if isinstance(g, torch.Generator)]
-    return found
+    return found + [g.get_state() for g in own]
 
 
 def same(before: list[Tensor], after: list[Tensor]) -> bool:

@@ -30,6 +30,7 @@ class State:
         self.name, self.signature, self.reference, self.random = name, signature, reference, random
         self.gradient = gradient
         self.fresh = True
+        self._generators: list[torch.Generator] | None = None
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         # No mode stands around the reference: below one PyTorch leaves out what it does above it (lazy conjugation,
@@ -40,10 +41,12 @@ class State:
         if wrapped() or any(batched(t) for _, t in given):
             return self.reference(*args, **kwargs)
         versions, contents = read_versions(given), _copies(given, self.signature)
-        generators = None if self.random else draws.states(None, self.reference)
+        if self._generators is None:
+            self._generators = draws.generators_of(self.reference)
+        generators = None if self.random else draws.states(None, self._generators)
         out = self.reference(*args, **kwargs)
         self.refuse_writes(given, versions, values, contents)
-        if generators is not None and not draws.same(generators, draws.states(None, self.reference)):
+        if generators is not None and not draws.same(generators, draws.states(None, self._generators)):
             self._refuse_draws(values)
         results = tensors(out)
         if self.signature.returns_input is None and not self.gradient:

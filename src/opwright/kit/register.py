@@ -6,7 +6,9 @@ they find, so that nothing is ever deregistered while another thread may be insi
 
 from __future__ import annotations
 
+import re
 import threading
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,8 @@ import torch
 from torch import Tensor
 
 from opwright.kit import autocast, compiled, fake, locks, node, record
+from opwright.kit.captured import digest
+from opwright.kit.names import closed_over
 from opwright.kit.untraced import untraced
 
 if TYPE_CHECKING:
@@ -189,19 +193,21 @@ def _refuse_another(known: Op[..., Any], op: Op[..., Any]) -> None:
             f"{op.name}: {op.qualname} is defined already, in {known.file}; "
             f'choose another name, or a namespace of your own with @ow.op(namespace="…")'
         )
-    old, new = (getattr(o.reference, "__code__", None) for o in (known, op))
-    if op.home is op and old is not None and old is new and _captured(known) != _captured(op):
+    old, new = known.reference, op.reference
+    again = op.home is op and getattr(old, "__code__", old) is getattr(new, "__code__", new)
+    if again and _differ(dict(closed_over(old)), dict(closed_over(new))):
         raise ValueError(
             f"{op.name}: the function that makes it ran twice with different values, and {op.qualname} can be one "
             f"operator only; give each a name of its own with @ow.op(name=…), or pass what differs as an argument"
         )
 
 
-def _captured(op: Op[..., Any]) -> list[Any]:
-    """What a reference holds of the function around it."""
-    plain = (bool, int, float, complex, str, bytes, tuple, type(None))
-    found = [cell.cell_contents for cell in getattr(op.reference, "__closure__", None) or ()]
-    return [value if isinstance(value, plain) else id(value) for value in found]
+def _differ(known: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether two references hold different things of the function around them; values and helpers by what they are,
+    all else by identity."""
+    values = (bool, int, float, complex, str, bytes, tuple, type(None), types.FunctionType)
+    both = [(known[name], new[name]) for name in known.keys() & new.keys()]
+    return any(a is not b and not (isinstance(a, values) and digest(a) == digest(b)) for a, b in both)
 
 
 def define_hidden(op: Op[..., Any], overload: str) -> Any:
@@ -230,8 +236,8 @@ def _own_packet(op: Op[..., Any]) -> Any:
 
 def names_of(op: Op[..., Any]) -> str:
     """The internal names that this process has given to an operator and its gradients, which graphs may hold."""
-    family = (op.qualname, f"{op.qualname}_backward", f"{op.qualname}_saving")
-    return " ".join(f"{name}__{n}" for name, n in sorted(_versions.items()) if name.startswith(family))
+    family = re.compile(f"{re.escape(op.qualname)}(_saving)?(_backward)*")
+    return " ".join(f"{name}__{n}" for name, n in sorted(_versions.items()) if family.fullmatch(name))
 
 
 def define_reference(op: Op[..., Any]) -> Any:
@@ -327,8 +333,9 @@ def _define(op: Op[..., Any], schema: str, public: bool, finish: Callable[[], No
         return record.autograd_kernel(entry.op, keyset, args, kwargs)
 
     def faked(*args: Any, **kwargs: Any) -> Any:
-        compiled.stamp(entry.op, names_of(entry.op.home))
-        return fake.run(entry.op, args, kwargs)
+        out = fake.run(entry.op, args, kwargs)
+        compiled.stamp(entry.op, names_of(entry.op.home))  # now that what the reference imports is there
+        return out
 
     def implement(function: Callable[..., Any], key: str, with_keyset: bool = False) -> None:
         library.impl(name, untraced(function), key, with_keyset=with_keyset)

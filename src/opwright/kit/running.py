@@ -114,17 +114,18 @@ def kernel(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
 
 def _refuse_captured(op: Op[..., Any]) -> None:
     """Raise for a reference that reads a tensor with a gradient which is no argument: nobody would follow it."""
-    if op.home is not op or not op.opaque:
+    home = op.home
+    if op.parent is not None or not home.opaque:
         return
-    for name, value in named(op.reference):
+    for name, value in [each for form in dict.fromkeys((home, op)) for each in named(form.reference)]:
         if isinstance(value, torch.nn.Module):
             tracked = any(p.requires_grad for p in value.parameters())
         else:
-            tracked = any(t.requires_grad for t in tensors(value))
+            tracked = isinstance(value, torch.Tensor) and value.requires_grad
         if tracked:
             raise probe.BadReference(
-                f"{op.name}: its reference reads {name!r} from the code around it, which requires a gradient and "
-                f"would get none, since {op.name} is one call for autograd; pass it as an argument, or detach it"
+                f"{home.name}: its reference reads {name!r} from the code around it, which requires a gradient and "
+                f"would get none, since {home.name} is one call for autograd; pass it as an argument, or detach it"
             )
 
 

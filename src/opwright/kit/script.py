@@ -19,10 +19,10 @@ def teach(op: Op[..., Any]) -> None:
     if known is None or not hasattr(known, "_builtin_ops") or op.signature.returns_input:
         return  # the dispatcher knows an in-place operator as one without a result
     before = _taught.get(op.qualname)
-    _taught[op.qualname] = entry = (op, op.qualname)
+    _taught[op.qualname] = entry = (op, op.overload.name())  # the name's own, or that of a changed schema
     table = known._builtin_table  # by identity; made of the list when something is first scripted
     if table is not None:
-        table[id(op)] = op.qualname
+        table[id(op)] = op.overload.name()
     else:
         known._builtin_ops.append(entry)
     if before is not None:  # the operator was defined again, and the old one may go
