@@ -226,3 +226,28 @@ def test_a_gradient_penalty_is_right_or_an_error(once: bool) -> None:
             loss.backward()
             assert x.grad is not None
             assert x.grad.item() == 12 + 2 * 12 * 12  # 3x² + 2·3x²·6x
+
+
+@pytest.mark.parametrize("layout", ["plain", "transposed"])
+def test_gradients_have_the_layout_that_a_declared_fake_promises(layout: str) -> None:
+    @ow.op(name=f"declared_layout_{layout}")
+    def square(x: Tensor, ws: list[Tensor]) -> Tensor:
+        return torch.from_numpy(x.detach().numpy() ** 2)
+
+    @square.fake
+    def _(x: Tensor, ws: list[Tensor]) -> Tensor:
+        return torch.empty_like(x)
+
+    @square.gradient
+    def _(grad: Tensor, x: Tensor, ws: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        return 2 * grad.contiguous() * x.contiguous(), [w.t().contiguous().t() * 0 for w in ws]
+
+    x = torch.rand(3, 5) if layout == "plain" else torch.rand(5, 3).t()
+    x.requires_grad_()
+    ws = [torch.ones(2, 3)]
+    run = torch.compile(lambda x, ws: square(x, ws), fullgraph=True)
+    (grad,) = torch.autograd.grad(run(x, ws).sum(), x)
+    torch.testing.assert_close(grad, 2 * x.detach())
+    ws[0].requires_grad_()
+    grads = torch.autograd.grad(run(x, ws).sum(), [x, *ws])
+    torch.testing.assert_close(grads, (2 * x.detach(), torch.zeros(2, 3)))

@@ -4,6 +4,7 @@ its author's."""
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,13 @@ from torch import Tensor
 
 from opwright.kit import running
 from opwright.kit.call import read_outputs
-from opwright.kit.values import has_gradient, tensors
+from opwright.kit.derive import read_mask
+from opwright.kit.values import tensors
 from opwright.kit.vjp import above_autograd
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
+    from opwright.kit.schema import Signature
 
 
 def run(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -40,6 +43,18 @@ def run(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return out
 
 
+def refuse_unfit(name: str, signature: Signature, function: Callable[..., Any]) -> None:
+    """Raise unless a function that says what results look like takes an operator's parameters."""
+    given = inspect.signature(function).parameters if callable(function) else {}
+    named = [p.name for p in given.values() if p.kind is not p.VAR_KEYWORD]
+    rest = len(named) < len(given)
+    if not set(named) <= set(signature.names) or not (rest or len(named) == len(signature.names)):
+        raise TypeError(
+            f"{name}: the function that says its shapes must take its parameters "
+            f"({', '.join(signature.names)}) or some and **rest, got ({', '.join(given)})"
+        )
+
+
 def of_gradient(op: Op[..., Any]) -> Callable[..., Any] | None:
     """What follows for a gradient: each has the shape, dtype and layout of its input, where that is an argument."""
     rung, below = op.rung, op.parent
@@ -50,16 +65,16 @@ def of_gradient(op: Op[..., Any]) -> Callable[..., Any] | None:
         return None
 
     def shapes(**values: Any) -> tuple[Any, ...]:
-        wanted = values[rung.wanted] or [True] * len(inputs)
-        return tuple(_empty_like(values[name]) if want else None for name, want in zip(inputs, wanted, strict=True))
+        wanted = read_mask(values[rung.wanted], values, below.signature.differentiable_inputs)
+        return tuple(_empty_like(values[name], want) for name, want in zip(inputs, wanted, strict=True))
 
     return shapes
 
 
-def _empty_like(value: Any) -> Any:
+def _empty_like(value: Any, wanted: bool) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_empty_like(t) for t in value]
-    return torch.empty_like(value) if value is not None and has_gradient(value) else None
+        return [torch.empty_like(t) for t in value] if wanted else []
+    return torch.empty_like(value) if wanted else None
 
 
 @contextlib.contextmanager

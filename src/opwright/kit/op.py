@@ -189,7 +189,7 @@ class Op(Ladder, Generic[P, R]):
         return digest(*self.definition)
 
     def _inlined(self) -> Callable[..., Any]:
-        """What PyTorch sees through in the operator's place: its reference, with its declared gradient behind it."""
+        """What PyTorch sees through in its place: its reference, with its declared gradient behind it."""
         if self._gradient is None or self.rung is not None:
             return self._direct
         rung = self.derivation
@@ -243,14 +243,7 @@ class Op(Ladder, Generic[P, R]):
         >>> torch.compile(through_numpy, backend="aot_eager", fullgraph=True)(torch.tensor([3.0]))
         tensor([9.])
         """
-        given = inspect.signature(function).parameters if callable(function) else {}
-        named = [p.name for p in given.values() if p.kind is not p.VAR_KEYWORD]
-        rest = len(named) < len(given)
-        if not set(named) <= set(self.signature.names) or not (rest or len(named) == len(self.signature.names)):
-            raise TypeError(
-                f"{self.name}: the function that says its shapes must take its parameters "
-                f"({', '.join(self.signature.names)}) or some and **rest, got ({', '.join(given)})"
-            )
+        fake.refuse_unfit(self.name, self.signature, function)
         self._fake = function
         self._choose_call()
         if self.form_of is None and self.parent is None:
@@ -260,9 +253,12 @@ class Op(Ladder, Generic[P, R]):
     @property
     def shapes(self) -> Callable[..., Any] | None:
         """The function that says what its results look like; None: the reference does."""
-        if self._fake is None and self.parent is not None and self.parent.rung is None and self.parent._fake:
-            return fake.of_gradient(self)
-        return self._fake
+        return fake.of_gradient(self) if self.follows_shapes else self._fake
+
+    @property
+    def follows_shapes(self) -> bool:
+        """Whether it is a gradient whose results look like the inputs of an operator that declares shapes."""
+        return self._fake is None and self.parent is not None and self.parent.rung is None and bool(self.parent._fake)
 
     def bench(
         self,
