@@ -15,7 +15,7 @@ from opwright.kit.build import cache, compile, prebuilt
 from opwright.kit.build.library import Library
 from opwright.kit.build.plan import Options, Plan
 from opwright.kit.build.trouble import Unavailable
-from tests.kit.build.workshop import KERNEL_RAN, Workshop
+from tests.kit.build.workshop import KERNEL_RAN, REFERENCE_RAN, Workshop
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="permissions of this kind are POSIX's")
 
@@ -139,6 +139,26 @@ def test_a_library_that_is_pruned_before_it_is_loaded_is_built_again(workshop: W
     """)
     assert done.stdout.strip() == KERNEL_RAN, done.stderr
     assert done.stderr.count("built times/cpu.cpp") == 2
+
+
+def test_a_library_that_changes_time_and_again_is_tried_in_the_next_call(workshop: Workshop) -> None:
+    folder = workshop.write()
+    done = workshop.run(f"""
+        import torch, opwright as ow
+        from opwright.kit.build import cache
+        op = ow.load({str(folder)!r}).times
+        plain, times = cache.Entry.to_load, []
+        def to_load(entry):
+            times.append(1)
+            if len(times) < 3:
+                raise cache.Changed("it was taken away or changed just now; try again")
+            return plain(entry)
+        cache.Entry.to_load = to_load
+        for _ in range(2):
+            print(op(torch.ones(3), by=4).tolist())
+    """)
+    assert done.stdout.splitlines() == [REFERENCE_RAN, KERNEL_RAN], done.stderr
+    assert done.stderr.count("just now; try again") == 1
 
 
 def test_build_to_a_folder_works_under_a_loose_umask(workshop: Workshop) -> None:
