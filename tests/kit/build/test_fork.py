@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -271,6 +272,23 @@ def test_programs_do_not_inherit_a_lock(tmp_path: Path) -> None:
     finally:
         other.kill()
         other.wait()
+
+
+def test_on_windows_a_lock_that_somebody_holds_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = [PermissionError(13, "Permission denied")] * 3
+
+    def locking(descriptor: int, mode: int, size: int) -> None:
+        assert mode == 2, "the one that waits gives up after ten seconds"
+        if refusals:
+            raise refusals.pop()
+
+    windows = types.SimpleNamespace(LK_LOCK=1, LK_NBLCK=2, locking=locking)
+    monkeypatch.setitem(sys.modules, "msvcrt", windows)  # type: ignore[arg-type]
+    monkeypatch.setattr(sys, "platform", "win32")
+    with lockfile.opened(tmp_path / "lock") as held:
+        assert not lockfile.take(held, wait=False)
+        assert lockfile.take(held, wait=True)
+    assert not refusals
 
 
 def test_threads_exclude_each_other_by_the_file(tmp_path: Path) -> None:

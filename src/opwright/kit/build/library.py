@@ -85,7 +85,7 @@ class Library:
         """Whether the cache holds it as its sources are now."""
         try:
             plan = self.plan()
-            return prebuilt.look_up(plan) is not None or cache.look_up(cache.open_folder(), plan.key) is not None
+            return _made_elsewhere(plan) is not None or cache.look_up(cache.open_folder(), plan.key) is not None
         except (Unavailable, OSError):
             return False
 
@@ -132,7 +132,7 @@ class Library:
         return entry
 
     def _find(self, plan: Plan, force: bool, hint: Callable[[], str]) -> cache.Entry:
-        made = None if force else prebuilt.look_up(plan)
+        made = None if force else _made_elsewhere(plan)
         if made is not None:
             return made
         if force or not forbidden():
@@ -141,6 +141,16 @@ class Library:
         if found is None:
             raise Unavailable("it is not built and OPWRIGHT_BUILD=0 forbids building; run `opwright build`")
         return found
+
+
+def _made_elsewhere(plan: Plan) -> cache.Entry | None:
+    """The prebuilt library of a plan. One that is refused is named, and does not keep us from building."""
+    try:
+        return prebuilt.look_up(plan)
+    except NoCache as e:
+        if _first(str(e)):
+            warnings.warn(f"opwright: {e}", RuntimeWarning, stacklevel=2)
+        return None
 
 
 def forbidden() -> bool:
