@@ -57,6 +57,7 @@ def take_over(entry: Entry) -> bool:
 def forget(entry: Entry) -> None:
     """The operator has changed: C++ will ask for it anew, and what is being written down is out of date."""
     entry.changes += 1
+    entry.met.clear()  # it may have a form that saves now, which needs rules of its own
     if entry.native:
         with torch._C._DisableTorchDispatch():
             torch.ops.opwright_native.forget(entry.overload.name())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from opwright.kit.require import spell
-from opwright.kit.values import has_gradient, like, tensors, unread
+from opwright.kit.values import copied, has_gradient, like, tensors, unread
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -60,6 +60,7 @@ class _Node(torch.autograd.Function):
             out = op.overload.redispatch(keyset & torch._C._after_autograd_keyset, *positional, **named)
         out = _own(out)
         outputs = (out,) if len(op.signature.outputs) == 1 else tuple(out)
+        _refuse_arguments(op.form_of or op, values, outputs)
         ctx.op = op
         ctx.shapes = [None if o is None else [_Shape.of(t) for t in tensors(o)] for o in outputs]
         _save(ctx, op, inputs, outputs)
@@ -105,6 +106,16 @@ class _Node(torch.autograd.Function):
         return (None, None, None, *result)
 
 
+def _refuse_arguments(op: Op[..., Any], values: dict[str, Any], outputs: tuple[Any, ...]) -> None:
+    """Raise for a kernel that returned an argument, as record.cpp does: it would get the history of a result."""
+    given = [t for value in values.values() for t in tensors(value)]
+    if any(t is g for t in tensors(outputs[: len(op.signature.outputs)]) for g in given):
+        raise TypeError(
+            f"{op.name}: its kernel returned one of its arguments, and an operator's result is memory of its own; "
+            f"return a copy"
+        )
+
+
 def _own(out: Any) -> Any:
     """A result may be a view of memory that only the operator has seen, and would be one of a base without a history.
     In its place comes a tensor of the same memory that is no view."""
@@ -120,11 +131,7 @@ def _keep_updated(op: Op[..., Any], values: dict[str, Any]) -> dict[str, Any]:
     """The arguments as they are before the call, for what the gradient reads of those that it writes to."""
     read = op.derivation.inputs if op.has_rung else ()
     updated = [p.name for p in op.signature.parameters if p.mutated and p.name in read and values[p.name] is not None]
-    return values | {name: _clone(values[name]) for name in updated}
-
-
-def _clone(value: Any) -> Any:
-    return [t.clone() for t in value] if isinstance(value, (list, tuple)) else value.clone()
+    return values | {name: copied(values[name]) for name in updated}
 
 
 class _Shape(NamedTuple):

@@ -61,7 +61,7 @@ class Entry:
         self.changes = 0
         """How often it has become another."""
         self.met: set[type] = set()
-        """The kinds of tensors, beside PyTorch's own, that it was called with."""
+        """The kinds of tensors, beside PyTorch's own, that it was called with since it last changed."""
         self.ruled: set[type] = set()
         """Those that have a rule for this overload."""
         self.ways: dict[str, Any] = {}
