@@ -10,12 +10,13 @@ import py_compile
 import shutil
 import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import opwright as ow
-from opwright.kit.foreign import refuse_foreign
+from opwright.kit.foreign import open_way, refuse_foreign
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="permissions of this kind are POSIX's")
 as_root = pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="only root can give files away")
@@ -136,6 +137,34 @@ def test_a_folder_above_that_everybody_can_write_is_refused(tmp_path: Path) -> N
         ow.load(file)
     folder.parent.chmod(0o1777)
     assert ow.load(file).foreign_above(torch.ones(1)).item() == 2
+
+
+@as_root
+def test_a_folder_above_that_belongs_to_somebody_else_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "theirs" / "mine"
+    folder.mkdir(parents=True)
+    file = write(folder / "op.py", "foreign_below")
+    os.chown(folder.parent, STRANGER, STRANGER)
+    with pytest.raises(PermissionError, match=r"folder .*theirs belongs to another user, so code below it is not loa"):
+        ow.load(file)
+
+
+@as_root
+def test_whoever_owns_the_root_of_all_folders_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose root belongs to a user that has no number there."""
+    (tmp_path / "above" / "mine").mkdir(parents=True)
+    file = write(tmp_path / "above" / "mine" / "op.py", "foreign_rootless")
+    os.chown(tmp_path / "above", 65534, 65534)
+    assert open_way(file) is not None
+    plain = os.stat
+
+    def stat(place: str, **options: Any) -> Any:
+        found = plain(place, **options)
+        return os.stat_result((*found[:4], 65534, 65534, *found[6:])) if place == "/" else found
+
+    monkeypatch.setattr(os, "stat", stat)
+    assert open_way(file) is None
+    assert ow.load(file).foreign_rootless(torch.ones(1)).item() == 2
 
 
 def test_the_folders_behind_links_are_looked_at(tmp_path: Path) -> None:

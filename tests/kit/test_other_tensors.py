@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 import opwright as ow
+from tests.kit.recording import Define
 
 
 def test_sparse_tensors_get_the_reference_each_time() -> None:
@@ -73,6 +74,22 @@ def test_a_subclass_without_a_rule_gets_the_reference(way: str) -> None:
         out = call(Plus(torch.zeros(3)))
         assert isinstance(out, Plus)
         assert out.held.tolist() == [0.5] * 3  # type: ignore[attr-defined]
+
+
+def test_a_form_that_saves_gets_a_rule_for_kinds_that_were_met_before(define: Define) -> None:
+    def doubled(x: Tensor) -> Tensor:
+        return x * 2
+
+    op = define(doubled)
+    for _ in range(2):
+        op(Plus(torch.ones(2)).requires_grad_())
+
+    op.saving("factor")(lambda x: (x * 2, torch.full_like(x, 2.0)))
+    op.gradient(lambda grad, factor: grad * factor)
+    x = Plus(torch.ones(2)).requires_grad_()
+    out = op(x)
+    assert isinstance(out, Plus)
+    assert torch.autograd.grad(out, x, Plus(torch.ones(2)))[0].held.tolist() == [2.0, 2.0]  # type: ignore[attr-defined]
 
 
 DISTRIBUTED = """

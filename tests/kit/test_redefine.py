@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
+from opwright.kit import locks, native, node, register
 
 
 def define(factor: float) -> ow.Op[..., Any]:
@@ -98,6 +99,66 @@ def test_operators_are_replaced_while_others_call_them() -> None:
         thread.join()
     assert not errors
     assert seen <= {float(i) for i in range(7)}
+
+
+def steep(factor: float) -> ow.Op[..., Any]:
+    """An operator that says of itself how steep it is."""
+    scope: dict[str, Any] = {"Tensor": Tensor, "__name__": __name__}
+    exec(f"def steep(x: Tensor) -> Tensor:\n    return x * 2\ndef gradient(grad): return grad * {factor}", scope)
+    op: ow.Op[..., Any] = ow.op(namespace="again")(scope["steep"])
+    op.gradient(surrogate=True)(scope["gradient"])
+    return op
+
+
+def slope() -> float:
+    x = torch.ones(1, requires_grad=True)
+    torch.ops.again.steep(x).backward()
+    assert x.grad is not None
+    return float(x.grad.item())
+
+
+@pytest.mark.skipif(native.available() is not None, reason="the node is not built")
+@pytest.mark.parametrize("taken_over", [False, True], ids=["first", "again"])
+def test_an_operator_replaced_while_the_node_reads_it_is_read_again(
+    monkeypatch: pytest.MonkeyPatch, taken_over: bool
+) -> None:
+    steep(5.0)
+    if taken_over:
+        assert slope() == 5
+        steep(6.0)
+    plain = node._sources
+    replaced: list[bool] = []
+
+    def replace(*args: Any) -> list[int]:
+        read = plain(*args)
+        if not replaced:
+            replaced.append(True)
+            _ = steep(7.0).backward  # and its gradient, which asks for another look as well
+        return read
+
+    monkeypatch.setattr(node, "_sources", replace)
+    slope()
+    assert replaced
+    assert slope() == 7
+
+
+@pytest.mark.skipif(native.available() is not None, reason="the own C++ is not built")
+def test_the_own_library_is_not_loaded_while_names_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who loads kernels holds the lock of loading and asks for names."""
+    owned = []
+
+    class Loading:
+        def __enter__(self) -> None:
+            owned.append(register._lock._is_owned())  # type: ignore[attr-defined]
+
+        def __exit__(self, *raised: object) -> None:
+            pass
+
+    define(1.0)
+    native.available.cache_clear()
+    monkeypatch.setattr(locks, "loading", Loading())
+    define(2.0)
+    assert owned == [False]
 
 
 def test_operators_copy_and_pickle_by_name() -> None:

@@ -14,6 +14,7 @@ import torch
 
 from opwright.cli import building
 from opwright.kit import native, short
+from opwright.kit.untraced import untraced
 from opwright.version import NEWEST_TORCH, OLDEST_TORCH, too_old, untried
 
 NEWER = f"{NEWEST_TORCH[0]}.{NEWEST_TORCH[1] + 1}.0"
@@ -125,3 +126,16 @@ def test_versions_that_are_newer(version: str) -> None:
 @pytest.mark.parametrize("version", ["2.9.1", "1.13.0", "2.9.0+cu128"])
 def test_versions_that_are_older(version: str) -> None:
     assert too_old(version) is not None
+
+
+@pytest.mark.parametrize("gone", [[], ["_disable_dynamo"]], ids=["one way", "another"])
+def test_a_torch_that_has_other_names_for_its_frames_will_do(monkeypatch: pytest.MonkeyPatch, gone: list[str]) -> None:
+    import torch._dynamo  # which has its own references to them
+
+    monkeypatch.delattr(torch._C._dynamo.eval_frame, "_FrameExecStrategy")
+    for name in gone:
+        monkeypatch.delattr(torch, name)
+    function = untraced(lambda x: x + 1)
+    monkeypatch.undo()
+    assert function(torch.ones(1)).item() == 2
+    assert torch.compile(lambda x: function(x) * 2, backend="eager")(torch.ones(1)).item() == 4

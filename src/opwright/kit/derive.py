@@ -14,7 +14,7 @@ from opwright.kit import probe
 from opwright.kit.extras import Extras, result_names
 from opwright.kit.kinds import BASIC, TENSOR, Kind, Like, list_of
 from opwright.kit.schema import EMPTY, Output, Parameter, Signature
-from opwright.kit.values import has_gradient, tensors
+from opwright.kit.values import copied, has_gradient, tensors
 from opwright.kit.vjp import refuse_errors, vjp, where_history_ends
 
 OPTIONAL_TENSOR = replace(TENSOR, schema="Tensor?", says="a Tensor or None", fast=f"{{v}} is None or {TENSOR.fast}")
@@ -340,7 +340,7 @@ def _vjp_of_call(
         filled = dict(arguments)
         for p in below.parameters:
             if p.mutated and filled[p.name] is not None:  # what it writes is not the caller's
-                filled[p.name] = _copy(filled[p.name])
+                filled[p.name] = copied(filled[p.name])
         for p, w in zip(differentiable, which, strict=True):
             if w:
                 filled[p.name] = _replace_tensors(arguments[p.name], feed)
@@ -377,10 +377,6 @@ def _vjp_of_call(
     return tuple(
         _gradient_of(arguments[p.name], found) if w else _empty(p) for p, w in zip(differentiable, wanted, strict=True)
     )
-
-
-def _copy(value: Any) -> Any:
-    return [t.clone() for t in value] if isinstance(value, (list, tuple)) else value.clone()
 
 
 def _replace_tensors(value: Any, feed: Iterator[Tensor]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -33,26 +34,43 @@ def same(before: list[Tensor], after: list[Tensor]) -> bool:
     return len(before) == len(after) and all(map(torch.equal, before, after))
 
 
-def culprit(run: Callable[[], object]) -> str:
-    """The operator with which `run` draws random numbers; empty when it draws none. What it computes is not used."""
-    watch = _Watch()
+def culprit(run: Callable[[], object], read: Callable[[], list[Tensor]]) -> str:
+    """The operator with which `run` draws random numbers; empty when it draws none, as far as can be told. `read` gives
+    the generators' states. What `run` computes is not used."""
+    watch, before = _Watch(), read()
     with watch:
         try:
             run()
-        except Exception:  # an operator that no mode can look into: that it ran is known, and that somebody drew
-            return watch.seen or "in an operator that cannot be watched"
-    return watch.seen
+        except Exception:  # of an operator that is not to be run under a mode
+            watch.blind = True
+    if watch.seen or not watch.blind:
+        return watch.seen
+    # Something drew, in there or in another thread: guilt is certain only when there is none.
+    alone = threading.active_count() == 1
+    return "in an operator that cannot be watched" if alone and not same(before, read()) else ""
 
 
 class _Watch(TorchDispatchMode):
     """Notices operators that draw random numbers, in this thread alone."""
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen = ""
+        self.blind = False
+        """Whether something ran that cannot be looked into."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Dynamo would else leave alone for good what it meets under a mode: torch.cond, from then on, would fail."""
+        return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            self.blind = True
+            return func(*args, **kwargs)  # type: ignore[no-untyped-call]
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
             with self:  # a dropout that is switched off draws nothing: what it is made of tells
                 out = func.decompose(*args, **kwargs)

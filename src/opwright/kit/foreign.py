@@ -15,28 +15,37 @@ MOST_LINKS = 40
 
 
 def refuse_foreign(place: Path) -> None:
-    """Raise PermissionError when somebody else could have put code into this file or folder, or another in its place.
-
-    A folder that everybody may write to is fit to pass through when it is sticky, as /tmp is: there only its owner can
-    put something else in a file's place.
-    """
+    """Raise PermissionError when somebody else could have put code into a file or folder, or another in its place."""
     if os.name != "posix":
         return
     refuse_found(place, place.stat())
+    found = open_way(place)
+    if found is not None:
+        what, cure = found
+        raise PermissionError(f"{what}, so code below it is not loaded; {cure}copy {place} elsewhere")
+
+
+def open_way(place: Path) -> tuple[str, str] | None:
+    """Where on the way to a place somebody else could put another in its place, and how to mend it; None: nowhere.
+
+    A folder's owner can, and whoever may write to it, unless it is sticky, as /tmp is: there only the owner of what
+    lies in it can. Whoever owns the root of all folders need not be asked: in a container that may be a user who has no
+    number there.
+    """
+    if os.name != "posix":
+        return None
+    trusted = (*_trusted(), os.stat("/").st_uid)
     for folder, name in _way(place):
         found = folder.stat()
+        if found.st_uid not in trusted:
+            return f"the folder {folder} belongs to another user", ""
         if not _open(found):
             continue
         if not found.st_mode & stat.S_ISVTX:
-            raise PermissionError(
-                f"{folder} can be written by everybody, so code below it is not loaded; chmod o-w it, or copy "
-                f"{place} elsewhere"
-            )
-        if (folder / name).is_symlink() and (folder / name).lstat().st_uid not in _trusted():
-            raise PermissionError(
-                f"the link {folder / name} belongs to another user, so code behind it is not loaded; "
-                f"name what it leads to"
-            )
+            return f"the folder {folder} can be written by everybody", "chmod o-w it, or "
+        if (folder / name).is_symlink() and (folder / name).lstat().st_uid not in trusted:
+            return f"the link {folder / name} belongs to another user", "name what it leads to, or "
+    return None
 
 
 def refuse_found(place: Path, found: os.stat_result) -> None:

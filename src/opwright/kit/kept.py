@@ -23,6 +23,8 @@ def _(info: Any, in_dims: tuple[int | None], x: Tensor) -> tuple[Tensor, int | N
 
 def copy(value: Any) -> Any:
     """A copy of a tensor, or of each in a list, as it is now."""
-    if value is None or isinstance(value, (list, tuple)):
-        return None if value is None else [copy(t) for t in value]
-    return torch.ops.opwright_kept.copy(value.detach()) if torch.compiler.is_compiling() else value.clone()
+    if isinstance(value, (list, tuple)):
+        return [copy(t) for t in value]
+    if value is None or not torch.compiler.is_compiling():
+        return None if value is None else value.clone()
+    return torch.ops.opwright_kept.copy(value.detach())

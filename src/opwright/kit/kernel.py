@@ -42,7 +42,7 @@ class Kernel:
     ) -> None:
         self.device, self.domain, self.name, self.library = device, domain, name, library
         self._function = function
-        self._given: list[Parameter] | None = None
+        self._ready: Callable[..., Any] | None = None
         self._key: str | None = None
         self.overload: Any = None
         """The overload that a built kernel answers to, once it is loaded."""
@@ -94,7 +94,9 @@ class Kernel:
     def ready(self, op: Op[..., Any]) -> Callable[..., Any] | None:
         """The function to call, built and loaded if need be; None when this machine cannot have it."""
         if self.library is None:
-            return self._decoded(op)
+            if self._ready is None:
+                self._ready = self._decoded(op)
+            return self._ready
         key = self.library.load()
         if key is None:
             return None
@@ -111,11 +113,9 @@ class Kernel:
 
     def _needed(self, op: Op[..., Any]) -> list[Parameter]:
         """The parameters that have a default which the kernel in Python does not repeat."""
-        if self._given is None:
-            taken = inspect.signature(self._function).parameters if self._function is not None else {}
-            without = {p.name for p in taken.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
-            self._given = [p for p in op.signature.parameters if p.default is not EMPTY and p.name in without]
-        return self._given
+        taken = inspect.signature(self._function).parameters if self._function is not None else {}
+        without = {p.name for p in taken.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
+        return [p for p in op.signature.parameters if p.default is not EMPTY and p.name in without]
 
     def _decoded(self, op: Op[..., Any]) -> Callable[..., Any]:
         """The Python kernel, given what the reference is given: members of enums, not their names."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from opwright.kit.op import Op
 
 
-_making = locks.settled()
+_making = locks.settled(locks.MAKING)
 
 
 class Ladder:

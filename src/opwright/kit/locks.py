@@ -12,15 +12,18 @@ import threading
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 T = TypeVar("T")
 
 PATIENCE = 5.0
 """Seconds that a fork waits for what other threads are in the middle of."""
 
+NODE, MAKING, LOADING, REGISTER, INNERMOST = range(5)
+"""How deep locks stand that are held at once: who holds one takes deeper ones alone. A fork takes them in order."""
+
 _renewed: WeakSet[Any] = WeakSet()
-_settled: WeakSet[Any] = WeakSet()
+_settled: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 _held: dict[int, list[Any]] = {}
 """What the threads that fork right now hold meanwhile."""
 
@@ -32,15 +35,16 @@ def renewed() -> contextlib.AbstractContextManager[bool]:
     return lock
 
 
-def settled() -> contextlib.AbstractContextManager[bool]:
-    """A re-entrant lock that a fork waits for: no child sees what it guards half done. Not for what takes long."""
+def settled(depth: int = INNERMOST) -> contextlib.AbstractContextManager[bool]:
+    """A re-entrant lock that a fork waits for: no child sees what it guards half done. Not for what takes long. Inside
+    an innermost one no other is taken."""
     lock = threading.RLock()
     _renewed.add(lock)
-    _settled.add(lock)
+    _settled[lock] = depth
     return lock
 
 
-loading = settled()
+loading = settled(LOADING)
 """Held while a library is loaded or kernels are registered: a child must not meet half of them."""
 
 
@@ -61,7 +65,7 @@ class unlocked_property(cached_property[T]):
 
 def _before() -> None:
     held = _held.setdefault(threading.get_ident(), [])
-    for lock in list(_settled):
+    for lock, _ in sorted(_settled.items(), key=lambda item: item[1]):
         if lock.acquire(timeout=PATIENCE):  # who cannot have it forks all the same: a hang would be worse
             held.append(lock)
 

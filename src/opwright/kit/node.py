@@ -25,7 +25,7 @@ GRADIENT, INPUT, OUTPUT, WANTED = range(4)
 FOLLOWED, UPDATED = 1, 2
 """What becomes of an argument: it has a gradient, or it is written to beside the outputs."""
 
-_lock = locks.settled()
+_lock = locks.settled(locks.NODE)
 _library: torch.library.Library | None = None
 
 
@@ -51,12 +51,13 @@ def take_over(entry: Entry) -> bool:
     with _lock:
         _answer_questions()
         _write(entry)
-        entry.native = True
     return True
 
 
 def forget(entry: Entry) -> None:
-    """The operator has changed: C++ will ask for it anew."""
+    """The operator has changed: C++ will ask for it anew, and what is being written down is out of date."""
+    entry.changes += 1
+    entry.met.clear()  # it may have a form that saves now, which needs rules of its own
     if entry.native:
         with torch._C._DisableTorchDispatch():
             torch.ops.opwright_native.forget(entry.overload.name())
@@ -72,7 +73,20 @@ def _answer_questions() -> None:
 
 
 def _write(entry: Entry) -> None:
-    op = entry.op
+    while True:
+        changes = entry.changes
+        read = _read(entry.op)
+
+        def write(read: tuple[Any, ...] = read) -> None:
+            torch.ops.opwright_native.record(entry.overload.name(), *read)
+            entry.native = True
+
+        if register.if_unchanged(entry, changes, write):
+            return
+
+
+def _read(op: Op[..., Any]) -> tuple[str, list[str], list[str], list[int]]:
+    """What C++ must know of an operator, as record.cpp reads it."""
     in_place = _writes_what_it_is_given(op)
     ladder = op.functional if in_place and op.functional is not None else op
     numbers = [int(op.recorded_by_reference and not in_place), 0 if in_place else -1]
@@ -98,7 +112,7 @@ def _write(entry: Entry) -> None:
         (above.differentiable_once if above is not None else None) or "",
     ]
     names = [p.name for p in op.signature.parameters]
-    torch.ops.opwright_native.record(entry.overload.name(), op.name, operators, names, numbers)
+    return op.name, operators, names, numbers
 
 
 def _sources(rung: Rung, below: Signature) -> list[int]:

@@ -321,7 +321,7 @@ class Op(Ladder, Generic[P, R]):
         on_gpu = Path(file).stem == "cuda" or any(f.endswith(".cu") for f in (file, *options.sources))
         device = "cuda" if on_gpu else "cpu"
         library = library_of(folder / file, self.namespace, options, device)
-        library.edited = library.key is not None
+        library.look_again()
         library.guarded = library.guarded or self.home.__module__.startswith(f"{LOADED}.")
         self.kernels.append(Kernel(device, domain, file, library=library))
         self._choose_call()

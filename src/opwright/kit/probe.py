@@ -31,6 +31,8 @@ class State:
         self.gradient = gradient
         self.fresh = True
         self._generators: list[torch.Generator] | None = None
+        self._patience = 3
+        """Calls that may answer too little before it is asked no more: asking costs, and on a GPU it waits."""
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         # No mode stands around the reference: below one PyTorch leaves out what it does above it (lazy conjugation,
@@ -51,13 +53,17 @@ class State:
         results = tensors(out)
         if self.signature.returns_input is None and not self.gradient:
             refuse_alias(self.name, given, out)
-        # An empty tensor shares no memory and an inference tensor counts no writes: they answer too little.
-        asked = all(t.numel() for t in results) and not any(t.is_inference() for _, t in given)
-        self.fresh = not asked
+        # An empty tensor shares no memory, an inference tensor counts no writes: alone, they answer too little.
+        told = all(was is not None or not t.is_inference() for (_, t), was in zip(given, contents, strict=True))
+        self._patience -= 1
+        self.fresh = self._patience > 0 and not (told and all(t.numel() for t in results))
         return out
 
     def _refuse_draws(self, values: dict[str, Any]) -> None:
-        drew = draws.culprit(lambda: self._again({name: _private(value) for name, value in values.items()}))
+        drew = draws.culprit(
+            lambda: self._again({name: _private(value) for name, value in values.items()}),
+            lambda: draws.states(None, self.reference),
+        )
         if not drew:
             return  # another thread did
         if self.gradient:
@@ -109,9 +115,10 @@ class State:
         memory. Asked only of what looks written to."""
         private = {name: _private(value) for name, value in values.items()}
         asked = tensors(private[parameter])
-        before = [(t._version, t.clone()) for t in asked]
+        before = [(_version(t), _bits(t).clone()) for t in asked]
         self._again(private)
-        return any(t._version != version or not _equal(t, was) for t, (version, was) in zip(asked, before, strict=True))
+        after = zip(asked, before, strict=True)
+        return any(_version(t) != version or not _equal(t, was) for t, (version, was) in after)
 
     def refuse_result(self, out: Any) -> None:
         """Raise for an in-place operator's reference that returned something of its own."""
@@ -223,7 +230,7 @@ def _copies(given: list[tuple[str, Tensor]], signature: Signature) -> list[Tenso
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         return [None] * len(given)
     return [
-        t.detach().clone() if _comparable(t) and not signature.names[parameter].mutated else None
+        _bits(t).clone() if _comparable(t) and not signature.names[parameter].mutated else None
         for parameter, t in given
     ]
 
@@ -241,12 +248,23 @@ def _comparable(t: Tensor) -> bool:
 def _equal(t: Tensor, was: Tensor | None) -> bool:
     if was is None or t.shape != was.shape:
         return True
-    same = t.detach() == was
-    return bool((same | ((t.detach() != t.detach()) & (was != was))).all())
+    now = _bits(t)
+    return bool(((now == was) | ((now != now) & (was != was))).all())
+
+
+_WIDTHS = {1: torch.uint8, 2: torch.int16}
+
+
+def _bits(t: Tensor) -> Tensor:
+    """What a tensor holds, to be copied and compared: the narrow integers of a dtype that has no arithmetic as ones of
+    a dtype that does."""
+    narrow = not (t.is_floating_point() or t.is_complex() or t.is_quantized) and t.itemsize in _WIDTHS
+    return t.detach().view(_WIDTHS[t.itemsize]) if narrow and t.layout == torch.strided else t.detach()
 
 
 def _private(value: Any) -> Any:
     """A copy of an argument that nobody else holds."""
     if isinstance(value, Tensor):
-        return value.detach().clone()
+        copy = _bits(value).clone()
+        return copy if copy.dtype == value.dtype else copy.view(value.dtype)
     return [_private(v) for v in value] if isinstance(value, (list, tuple)) else value

@@ -61,6 +61,7 @@ class _Node(torch.autograd.Function):
             out = op.overload.redispatch(keyset & torch._C._after_autograd_keyset, *positional, **named)
         out = _own(out)
         outputs = (out,) if len(op.signature.outputs) == 1 else tuple(out)
+        _refuse_arguments(op.form_of or op, values, outputs)
         ctx.op = op
         ctx.shapes = [None if o is None else [_Shape.of(t) for t in tensors(o)] for o in outputs]
         _save(ctx, op, inputs, outputs)
@@ -104,6 +105,16 @@ class _Node(torch.autograd.Function):
             _check_gradients(op, p.name, each, ctx.values[p.name])
             result += [g if w else None for w, g in zip(want, each or [None] * len(want), strict=True)] if want else []
         return (None, None, None, *result)
+
+
+def _refuse_arguments(op: Op[..., Any], values: dict[str, Any], outputs: tuple[Any, ...]) -> None:
+    """Raise for a kernel that returned an argument, as record.cpp does: it would get the history of a result."""
+    given = [t for value in values.values() for t in tensors(value)]
+    if any(t is g for t in tensors(outputs[: len(op.signature.outputs)]) for g in given):
+        raise TypeError(
+            f"{op.name}: its kernel returned one of its arguments, and an operator's result is memory of its own; "
+            f"return a copy"
+        )
 
 
 def _own(out: Any) -> Any:

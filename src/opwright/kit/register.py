@@ -62,15 +62,17 @@ class Entry:
         self.op, self.schema, self.overload = op, schema, overload
         self.native = False
         """Whether C++ records its calls."""
+        self.changes = 0
+        """How often it has become another."""
         self.met: set[type] = set()
-        """The kinds of tensors, beside PyTorch's own, that it was called with."""
+        """The kinds of tensors, beside PyTorch's own, that it was called with since it last changed."""
         self.ruled: set[type] = set()
         """Those that have a rule for this overload."""
         self.ways: dict[str, Any] = {}
         """The overloads that lead past C++, once somebody needs them."""
 
 
-_lock = locks.settled()
+_lock = locks.settled(locks.REGISTER)
 _libraries: dict[str, torch.library.Library] = {}
 _entries: dict[str, Entry] = {}
 _by_overload: dict[str, Entry] = {}
@@ -80,6 +82,8 @@ _hidden: set[str] = set()
 
 def register(op: Op[..., Any], finish: Callable[[], None]) -> None:
     """Put the operator behind its name. It gets the overload to call, and is finished before anyone can find it."""
+    if op.qualname in _entries:
+        _prepare_to_unroute()
     with _lock:
         entry = _entries.get(op.qualname)
         if op.home is op:
@@ -127,6 +131,12 @@ def _refuse_robbery(op: Op[..., Any]) -> None:
                 f"{op.name}: {taken} is what the {what} of {base} is called; declare it with @{base}.{declare}, "
                 f"or choose another name"
             )
+
+
+def _prepare_to_unroute() -> None:
+    from opwright.kit import native  # which imports this file
+
+    native.available()  # it may load the library, which is not to be done while the lock is held
 
 
 def _unroute(entry: Entry) -> None:
@@ -183,7 +193,17 @@ def changed(op: Op[..., Any]) -> None:
     for each in (op, op.parent, op.form_of):
         entry = None if each is None else _by_overload.get(each.overload.name())
         if entry is not None and entry.op is each:
-            node.forget(entry)
+            with _lock:
+                node.forget(entry)
+
+
+def if_unchanged(entry: Entry, changes: int, write: Callable[[], object]) -> bool:
+    """Write down what was read of an operator, unless it has become another since; whether it was written."""
+    with _lock:
+        if entry.changes != changes:
+            return False
+        write()
+        return True
 
 
 def _refuse_another(known: Op[..., Any], op: Op[..., Any]) -> None:

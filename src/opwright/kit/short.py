@@ -31,7 +31,7 @@ _TENSORS = 2
 
 _module: Any = None
 _asked = False
-_opening = locks.settled()
+_opening = locks.settled(locks.NODE)
 
 
 def free_threaded() -> bool:

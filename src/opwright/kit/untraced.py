@@ -17,7 +17,12 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    _leave_alone(run.__code__)
+    try:
+        _leave_alone(run.__code__)
+    except (AttributeError, TypeError):  # a torch that keeps it elsewhere; Dynamo comes with the first call
+        disable: Callable[..., Any] = getattr(torch, "_disable_dynamo", torch.compiler.disable)
+        left: Callable[..., Any] = disable(run)
+        return left
     return run
 
 

@@ -22,6 +22,15 @@ def tensors(value: Any) -> list[Tensor]:
     return []
 
 
+def copied(value: Any) -> Any:
+    """A tensor's copy, or those of a list.
+
+    >>> copied(torch.ones(1)), copied((torch.ones(1),))
+    (tensor([1.]), [tensor([1.])])
+    """
+    return [t.clone() for t in value] if isinstance(value, (list, tuple)) else value.clone()
+
+
 def overlaps(t: Tensor, others: Iterable[Tensor]) -> bool:
     """Whether elements of a tensor share memory with each other, or with a part of another's, as far as that is known
     soon: what PyTorch's own operators refuse to write to.

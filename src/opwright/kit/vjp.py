@@ -152,7 +152,7 @@ class _Ends(TorchFunctionMode):
 def _refuse_draws(function: Callable[..., Sequence[Tensor | None]], primals: list[Tensor]) -> None:
     """Raise if it was the function that drew random numbers, and not another thread."""
     with torch.no_grad():
-        drew = draws.culprit(lambda: function(*primals))
+        drew = draws.culprit(lambda: function(*primals), lambda: draws.states(primals))
     if drew:
         raise probe.BadReference(
             f"a gradient was to be derived from a reference that draws random numbers ({drew}), and would have "

@@ -199,6 +199,33 @@ def test_a_compiler_error_shows_the_first_message_with_its_line(workshop: Worksh
     assert "no_such_thing" in log.read_text()
 
 
+def test_a_source_that_does_not_compile_is_compiled_once_until_it_is_mended(workshop: Workshop) -> None:
+    folder = workshop.write(sign="SIGN", more='#define WHICH "sign.h"\n#include WHICH')
+    (folder / "sign.h").write_text("#define SIGN no_such_thing\n")
+    done = workshop.run(f"""
+        import pathlib, torch, opwright as ow
+        folder = pathlib.Path({str(folder)!r})
+        source, header = folder / "cpu.cpp", folder / "sign.h"
+        op = ow.load(folder).times
+        def call(op):
+            try:
+                return op(torch.ones(3), by=4).tolist()
+            except RuntimeError as e:
+                return "no_such_thing" in str(e)
+        print([call(op) for _ in range(3)])
+        source.write_text(source.read_text() + "// another")
+        print([call(op) for _ in range(3)])
+        op = ow.load(folder).times
+        print([call(op) for _ in range(3)])
+        header.write_text("#define SIGN 100")
+        op.build()
+        print(call(op))
+    """)
+    tried = [str([True] * 3)] * 3
+    assert done.stdout.splitlines() == [*tried, KERNEL_RAN], done.stderr
+    assert done.stderr.count("building times/cpu.cpp") == 4, done.stderr
+
+
 def test_a_kernel_that_is_not_bound_is_named(workshop: Workshop) -> None:
     folder = workshop.write()
     source = folder / "cpu.cpp"

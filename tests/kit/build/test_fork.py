@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -212,6 +213,45 @@ def after():
 """)
 
 
+def test_a_fork_takes_locks_from_the_outside() -> None:
+    """As the code takes them, which would else hold one of two while the fork holds the other."""
+    from opwright.kit import ladder, node, register
+
+    outer, inner = [locks.settled(locks.NODE) for _ in range(20)], [locks.settled() for _ in range(20)]
+    nested = [node._lock, ladder._making, locks.loading, register._lock, *inner]
+    locks._before()
+    try:
+        held = locks._held[threading.get_ident()]
+        places = [next(i for i, lock in enumerate(held) if lock is each) for each in nested]
+        assert places[:4] == sorted(places[:4])
+        assert max(places[:4]) < min(places[4:])
+        assert all(held.index(each) < places[1] for each in outer)
+    finally:
+        locks._after()
+
+
+def test_forks_do_not_stall_while_operators_are_recorded() -> None:
+    assert in_child("""
+from opwright.kit import ladder, node, register
+def work():
+    while True:
+        with node._lock:
+            time.sleep(0.001)
+            with ladder._making, register._lock:
+                time.sleep(0.001)
+for _ in range(2):
+    threading.Thread(target=work, daemon=True).start()
+start = time.monotonic()
+for _ in range(10):
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+took = time.monotonic() - start
+def after():
+    assert took < locks.PATIENCE, took
+""")
+
+
 def test_locks_are_not_kept_alive() -> None:
     before = len(locks._renewed)
     made = [locks.renewed() for _ in range(50)]
@@ -232,6 +272,23 @@ def test_programs_do_not_inherit_a_lock(tmp_path: Path) -> None:
     finally:
         other.kill()
         other.wait()
+
+
+def test_on_windows_a_lock_that_somebody_holds_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = [PermissionError(13, "Permission denied")] * 3
+
+    def locking(descriptor: int, mode: int, size: int) -> None:
+        assert mode == 2, "the one that waits gives up after ten seconds"
+        if refusals:
+            raise refusals.pop()
+
+    windows = types.SimpleNamespace(LK_LOCK=1, LK_NBLCK=2, locking=locking)
+    monkeypatch.setitem(sys.modules, "msvcrt", windows)  # type: ignore[arg-type]
+    monkeypatch.setattr(sys, "platform", "win32")
+    with lockfile.opened(tmp_path / "lock") as held:
+        assert not lockfile.take(held, wait=False)
+        assert lockfile.take(held, wait=True)
+    assert not refusals
 
 
 def test_threads_exclude_each_other_by_the_file(tmp_path: Path) -> None:

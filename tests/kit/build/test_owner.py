@@ -15,7 +15,7 @@ from opwright.kit.build import cache, compile, prebuilt
 from opwright.kit.build.library import Library
 from opwright.kit.build.plan import Options, Plan
 from opwright.kit.build.trouble import Unavailable
-from tests.kit.build.workshop import KERNEL_RAN, Workshop
+from tests.kit.build.workshop import KERNEL_RAN, REFERENCE_RAN, Workshop
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="permissions of this kind are POSIX's")
 
@@ -112,6 +112,73 @@ def test_every_part_of_the_cache_is_looked_at(tmp_path: Path, monkeypatch: pytes
         cache.open_folder()
 
 
+def open_up(place: Path, how: str) -> None:
+    if how == "stranger":
+        spoil(place, how)
+    else:
+        place.chmod(int(how, 8))
+
+
+@pytest.mark.parametrize("how, sentence", [("0777", "written by everybody"), ("stranger", "another user")])
+def test_the_folders_above_the_cache_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, sentence: str
+) -> None:
+    above = tmp_path / "above"
+    monkeypatch.setenv("OPWRIGHT_CACHE_DIR", str(above / "more" / "cache"))
+    cache.open_folder()
+    above.chmod(0o1777)
+    cache.open_folder()  # as below /tmp
+    open_up(above, how)
+    with pytest.raises(Unavailable, match=f"the folder .*above .*{sentence}, .*set OPWRIGHT_CACHE_DIR to a folder el"):
+        cache.open_folder()
+
+
+@pytest.mark.parametrize("how, sentence", [("0777", "written by everybody"), ("stranger", "another user")])
+def test_the_folders_above_prebuilt_libraries_are_looked_at(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, sentence: str
+) -> None:
+    monkeypatch.setenv("OPWRIGHT_PREBUILT", str(tmp_path / "above" / "made"))
+    prebuilt.write(plan, compile.build(plan), tmp_path / "above" / "made")
+    assert prebuilt.look_up(plan) is not None
+    open_up(tmp_path / "above", how)
+    with pytest.raises(Unavailable, match=f"the folder .*above .*{sentence}, .*set OPWRIGHT_PREBUILT to a folder el"):
+        prebuilt.look_up(plan)
+
+
+def test_a_prebuilt_folder_that_is_refused_hides_no_other(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = tmp_path / "bad", tmp_path / "good"
+    for place in (bad, good):
+        prebuilt.write(plan, compile.build(plan), place)
+    bad.chmod(0o777)
+    monkeypatch.setenv("OPWRIGHT_PREBUILT", f"{bad}{os.pathsep}{good}")
+    found = prebuilt.look_up(plan)
+    assert found is not None
+    assert found.library.is_relative_to(good)
+
+
+def test_a_prebuilt_folder_that_is_refused_is_named_and_does_not_keep_from_building(workshop: Workshop) -> None:
+    folder, made = workshop.write(), workshop.root / "made"
+    to = f"""
+        from pathlib import Path
+        import opwright as ow
+        from opwright.kit.build import prebuilt
+        library = ow.load({str(folder)!r}).times.kernels[0].library
+        prebuilt.write(library.plan(), library.find(library.plan()), Path({str(made)!r}))
+    """
+    assert workshop.run(to).returncode == 0
+    made.chmod(0o777)
+    (workshop.cache / "entries").rename(workshop.cache / "gone")
+    used = workshop.use(folder, OPWRIGHT_PREBUILT=str(made))
+    assert used.stdout.strip() == KERNEL_RAN, used.stderr
+    assert used.stderr.count(f"the folder {made} can be written by others") == 1
+    (workshop.cache / "entries").rename(workshop.cache / "gone again")
+    used = workshop.use(folder, OPWRIGHT_PREBUILT=str(made), OPWRIGHT_BUILD="0")
+    assert used.stdout.strip() == REFERENCE_RAN, used.stderr
+    assert f"the folder {made} can be written by others" in used.stderr
+
+
 def test_a_library_that_changes_after_it_was_read_is_not_loaded(plan: Plan) -> None:
     entry = compile.build(plan)
     assert entry.to_load() == str(entry.library)
@@ -139,6 +206,26 @@ def test_a_library_that_is_pruned_before_it_is_loaded_is_built_again(workshop: W
     """)
     assert done.stdout.strip() == KERNEL_RAN, done.stderr
     assert done.stderr.count("built times/cpu.cpp") == 2
+
+
+def test_a_library_that_changes_time_and_again_is_tried_in_the_next_call(workshop: Workshop) -> None:
+    folder = workshop.write()
+    done = workshop.run(f"""
+        import torch, opwright as ow
+        from opwright.kit.build import cache
+        op = ow.load({str(folder)!r}).times
+        plain, times = cache.Entry.to_load, []
+        def to_load(entry):
+            times.append(1)
+            if len(times) < 3:
+                raise cache.Changed("it was taken away or changed just now; try again")
+            return plain(entry)
+        cache.Entry.to_load = to_load
+        for _ in range(2):
+            print(op(torch.ones(3), by=4).tolist())
+    """)
+    assert done.stdout.splitlines() == [REFERENCE_RAN, KERNEL_RAN], done.stderr
+    assert done.stderr.count("just now; try again") == 1
 
 
 def test_build_to_a_folder_works_under_a_loose_umask(workshop: Workshop) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from opwright.kit import doctor, native, short
-from opwright.kit.build import cache, compile, room
+from opwright.kit.build import cache, compile, lockfile, room
 from opwright.kit.build.plan import Plan
 from tests.kit.build.workshop import KERNEL_RAN, Workshop
 
@@ -124,6 +124,45 @@ def test_old_logs_and_remains_go_with_a_build(root: Path) -> None:
     room.make_room(root, set)
     assert [file.name for file in (root / "logs").iterdir()] == ["new.log"]
     assert [file.name for file in (root / "building").iterdir()] == ["busy.x"]
+
+
+def test_old_locks_go_unless_somebody_holds_them(root: Path) -> None:
+    files = {name: root / "locks" / name for name in ("idle", "held", "new")}
+    for file in files.values():
+        file.touch()
+        if file.name != "new":
+            os.utime(file, (1, 1))
+    with lockfile.opened(files["held"]) as held:
+        assert lockfile.take(held, wait=False)
+        room.make_room(root, set)
+        assert {f.name for f in (root / "locks").iterdir()} == {"held", "new"}
+        assert lockfile.stands(held, files["held"])
+
+
+def test_who_waits_for_a_lock_that_is_removed_takes_the_one_that_stands(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = lockfile.take
+    removed: list[bool] = []
+    stood: list[bool] = []
+
+    def take(held: int, *, wait: bool) -> bool:
+        if not removed:
+            removed.append(True)
+            (root / "locks" / "key").unlink()  # somebody pruned just before
+        return plain(held, wait=wait)
+
+    monkeypatch.setattr(lockfile, "take", take)
+
+    def make(private: Path) -> dict[str, Any]:
+        with lockfile.opened(root / "locks" / "key") as other:
+            stood.append(not plain(other, wait=False))
+        (private / cache.LIBRARY).write_bytes(b"x")
+        return {"key": "key"}
+
+    cache.obtain(root, "key", "key", make)
+    assert removed
+    assert stood == [True]
 
 
 def test_a_process_keeps_a_library_that_is_pruned(workshop: Workshop) -> None:

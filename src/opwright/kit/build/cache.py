@@ -19,6 +19,7 @@ from typing import Any
 
 from opwright.kit.build import lockfile
 from opwright.kit.build.trouble import NoCache, Unavailable
+from opwright.kit.foreign import open_way
 
 LIBRARY = "library.so"
 ABOUT = "about.json"
@@ -58,7 +59,17 @@ def open_folder() -> Path:
     for place in (root, *(root / part for part in PARTS)):
         with contextlib.suppress(FileNotFoundError):  # what a read-only cache may lack
             refuse_shared(place)
+    refuse_open_way(root)
     return root
+
+
+def refuse_open_way(place: Path, *, prebuilt: bool = False) -> None:
+    """Raise when somebody else could put another folder in the place of one that libraries are loaded from."""
+    found = open_way(place)
+    if found is not None:
+        what, cure = found
+        variable = "OPWRIGHT_PREBUILT" if prebuilt else "OPWRIGHT_CACHE_DIR"
+        raise NoCache(f"{what}, so nothing is loaded from {place} below it; {cure}set {variable} to a folder elsewhere")
 
 
 def refuse_shared(place: Path, *, prebuilt: bool = False, found: os.stat_result | None = None) -> None:
@@ -208,15 +219,20 @@ def obtain(root: Path, key: str, name: str, make: Callable[[Path], dict[str, Any
 def _alone(root: Path, key: str, name: str) -> Iterator[bool]:
     """Hold the lock of a key. False where there are no locks: then several may build at once, and the first to be done
     is taken."""
-    with lockfile.opened(root / "locks" / key) as held:
-        try:
-            alone = True
-            if not lockfile.take(held, wait=False):
-                print(f"opwright: {name} is being built already, waiting for it", file=sys.stderr, flush=True)
-                lockfile.take(held, wait=True)
-        except lockfile.NoLocks:
-            alone = False
-        yield alone
+    file = root / "locks" / key
+    while True:
+        with lockfile.opened(file) as held:
+            try:
+                alone = True
+                if not lockfile.take(held, wait=False):
+                    print(f"opwright: {name} is being built already, waiting for it", file=sys.stderr, flush=True)
+                    lockfile.take(held, wait=True)
+            except lockfile.NoLocks:
+                alone = False
+            if alone and not lockfile.stands(held, file):
+                continue  # it was taken away before we had it, and somebody else may hold another
+            yield alone
+            return
 
 
 def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]], alone: bool) -> Entry:
@@ -302,9 +318,10 @@ def prune(root: Path, keep: Callable[[Entry], bool]) -> int:
 
 def remove_if_dead(root: Path, left: Path) -> int:
     """Take away what a build has left, unless it is still at work; the number of bytes freed."""
-    with contextlib.suppress(OSError), lockfile.opened(root / "locks" / left.name.partition(".")[0]) as held:
+    file = root / "locks" / left.name.partition(".")[0]
+    with contextlib.suppress(OSError), lockfile.opened(file) as held:
         try:
-            dead = lockfile.take(held, wait=False)
+            dead = lockfile.take(held, wait=False) and lockfile.stands(held, file)
         except lockfile.NoLocks:
             dead = time.time() - left.stat().st_mtime > DAY
         if dead:

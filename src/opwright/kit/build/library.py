@@ -33,7 +33,14 @@ class Library:
         """Whether its sources may be others than those that were loaded: an operator has been defined with it again."""
         self.guarded = False
         """Whether to look whose its sources are: those of a folder that was loaded from anywhere on disk."""
+        self._failed = ("", "")
+        """The key of what does not compile, and what the compiler said of it."""
         self._lock = locks.renewed()
+
+    def look_again(self) -> None:
+        """An operator is defined with it: its sources may be others than those that were tried."""
+        self.edited = self.key is not None
+        self._failed = ("", "")
 
     def plan(self) -> Plan:
         """What building it takes, read from the sources as they are now."""
@@ -50,16 +57,19 @@ class Library:
     def load(self, *, again: bool = False, force: bool = False) -> str | None:
         """Build it if need be, load it, and give its key; None when this machine cannot, after a warning.
 
-        A source that does not compile is its author's to mend: BuildError.
+        A source that does not compile is its author's to mend: BuildError, again at each call until it is mended.
         """
         with self._lock:  # two threads that need it first need it once
             if (self.key is None and self.trouble is None) or again or self.edited:
                 try:
+                    if again:
+                        self._failed = ("", "")
                     self._load(force)
                     self.edited = False
                 except Unavailable as e:
-                    self.trouble = str(e)
-                    if not isinstance(e, NoCache) or _first(self.trouble):
+                    # What changed under our hands may stay as it is the next time.
+                    self.trouble = None if isinstance(e, cache.Changed) else str(e)
+                    if not isinstance(e, NoCache) or _first(str(e)):
                         said = f"opwright: {self.file}: the reference runs, since {e}"
                         warnings.warn(said, RuntimeWarning, stacklevel=2)
             return self.key
@@ -75,7 +85,7 @@ class Library:
         """Whether the cache holds it as its sources are now."""
         try:
             plan = self.plan()
-            return prebuilt.look_up(plan) is not None or cache.look_up(cache.open_folder(), plan.key) is not None
+            return _made_elsewhere(plan) is not None or cache.look_up(cache.open_folder(), plan.key) is not None
         except (Unavailable, OSError):
             return False
 
@@ -84,10 +94,16 @@ class Library:
         missing = next((s for s in plan.sources if not s.is_file()), None)
         if missing is not None:
             raise BuildError(f"{plan.name}: there is no source {missing}")
+        if self._failed[0] == plan.key:
+            raise BuildError(self._failed[1])
         try:
-            key = self._load_entry(plan, self.find(plan, force, _hint))
-        except cache.Changed:
-            key = self._load_entry(plan, self.find(plan, False, _hint))
+            try:
+                key = self._load_entry(plan, self.find(plan, force, _hint))
+            except cache.Changed:
+                key = self._load_entry(plan, self.find(plan, False, _hint))
+        except BuildError as e:
+            self._failed = plan.key, str(e)
+            raise
         self.key, self.trouble = key, None
 
     def _load_entry(self, plan: Plan, entry: cache.Entry) -> str:
@@ -116,7 +132,7 @@ class Library:
         return entry
 
     def _find(self, plan: Plan, force: bool, hint: Callable[[], str]) -> cache.Entry:
-        made = None if force else prebuilt.look_up(plan)
+        made = None if force else _made_elsewhere(plan)
         if made is not None:
             return made
         if force or not forbidden():
@@ -125,6 +141,16 @@ class Library:
         if found is None:
             raise Unavailable("it is not built and OPWRIGHT_BUILD=0 forbids building; run `opwright build`")
         return found
+
+
+def _made_elsewhere(plan: Plan) -> cache.Entry | None:
+    """The prebuilt library of a plan. One that is refused is named, and does not keep us from building."""
+    try:
+        return prebuilt.look_up(plan)
+    except NoCache as e:
+        if _first(str(e)):
+            warnings.warn(f"opwright: {e}", RuntimeWarning, stacklevel=2)
+        return None
 
 
 def forbidden() -> bool:

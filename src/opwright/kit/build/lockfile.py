@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,15 +42,16 @@ def opened(file: Path) -> Iterator[int]:
 
 def take(descriptor: int, *, wait: bool) -> bool:
     """Lock a file until it is closed; False when somebody else holds it and we do not wait."""
+    if sys.platform == "win32":
+        while not _take_on_windows(descriptor):
+            if not wait:
+                return False
+            time.sleep(0.1)
+        return True
     try:
-        if sys.platform == "win32":
-            import msvcrt
+        import fcntl
 
-            msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError as e:
@@ -57,6 +59,30 @@ def take(descriptor: int, *, wait: bool) -> bool:
             raise NoLocks(e.errno, e.strerror) from None
         raise
     return True
+
+
+def _take_on_windows(descriptor: int) -> bool:
+    import msvcrt
+
+    with contextlib.suppress(PermissionError):  # somebody holds it
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        return True
+    return False
+
+
+def stands(descriptor: int, file: Path) -> bool:
+    """Whether a lock that was taken is the one that others find by its name: an idle one may have been removed."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), file.stat())
+    except OSError:
+        return False
+
+
+def remove_idle(file: Path) -> None:
+    """Remove a lock that nobody holds. Who opened it and takes it later sees that it does not stand any more."""
+    with contextlib.suppress(OSError), opened(file) as descriptor:
+        if take(descriptor, wait=False) and stands(descriptor, file):
+            file.unlink()
 
 
 def _close_in_child() -> None:

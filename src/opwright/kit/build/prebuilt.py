@@ -13,6 +13,7 @@ from pathlib import Path
 
 from opwright.kit.build import cache, cuda
 from opwright.kit.build.plan import Plan
+from opwright.kit.build.trouble import NoCache
 
 
 def folders() -> list[Path]:
@@ -21,21 +22,34 @@ def folders() -> list[Path]:
 
 
 def look_up(plan: Plan) -> cache.Entry | None:
-    """The library of a plan, if somebody built it for a machine like this one."""
+    """The library of a plan, if somebody built it for a machine like this one. Raise when it lies only where somebody
+    else could have put it."""
     if plan.options.abi != "stable":
         return None  # made for one torch
+    refused: NoCache | None = None
     for root in folders():
-        place = root / "entries" / plan.portable_key
         try:
-            place.stat()
-            for each in (root, root / "entries", place):
-                cache.refuse_shared(each, prebuilt=True)
-        except OSError:
-            continue  # it is not there, or not for us to read
-        entry = cache.read(place, prebuilt=True)
+            entry = _read(root, plan.portable_key)
+        except NoCache as e:
+            refused = refused or e
+            continue
         if entry is not None and _runs_here(entry):
             return entry
+    if refused is not None:
+        raise refused
     return None
+
+
+def _read(root: Path, key: str) -> cache.Entry | None:
+    place = root / "entries" / key
+    try:
+        place.stat()
+        for each in (root, root / "entries", place):
+            cache.refuse_shared(each, prebuilt=True)
+        cache.refuse_open_way(place, prebuilt=True)
+    except OSError:
+        return None  # it is not there, or not for us to read
+    return cache.read(place, prebuilt=True)
 
 
 def _runs_here(entry: cache.Entry) -> bool:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from opwright.kit.build import cache
+from opwright.kit.build import cache, lockfile
 
 USUAL = 2 << 30
 _SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -18,7 +18,7 @@ FRESH = 2 * cache.MARKED
 """Seconds for which an entry that was used stays, whatever the limit: another process may be about to load it, or to
 link with it."""
 LOGS = 30 * cache.DAY
-"""Seconds for which the log of a build that failed is kept."""
+"""Seconds for which the log of a build that failed is kept, and a lock."""
 
 
 def limit() -> int | None:
@@ -84,12 +84,14 @@ def _measure(place: Path) -> list[tuple[float, int]]:
 
 
 def _sweep(root: Path) -> None:
-    """Take away old logs, and what builds left that died long ago."""
-    for part, age in (("logs", LOGS), ("building", cache.DAY)):
+    """Take away old logs and locks, and what builds left that died long ago."""
+    for part, age in (("logs", LOGS), ("building", cache.DAY), ("locks", LOGS)):
         with contextlib.suppress(OSError):
             for left in (root / part).iterdir():
                 if time.time() - left.stat().st_mtime > age:
                     if part == "logs":
                         left.unlink(missing_ok=True)
+                    elif part == "locks":
+                        lockfile.remove_idle(left)
                     else:
                         cache.remove_if_dead(root, left)

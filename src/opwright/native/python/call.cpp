@@ -25,7 +25,6 @@ struct Argument {
     PyObject* name;  // interned, never freed
     Kind kind;
     bool optional;
-    bool keyword;
     std::optional<IValue> fallback;  // the default
 };
 
@@ -33,7 +32,6 @@ struct Call {
     PyObject_HEAD c10::OperatorHandle* op;
     std::vector<Argument>* arguments;
     size_t positional;
-    size_t required;
     Py_ssize_t returned;  // the argument that the call returns; -1: its results
     PyObject* container;  // makes the result of several; None: a tuple
     bool single;
@@ -218,8 +216,8 @@ PyType_Slot slots[] = {
 PyType_Spec spec = {"opwright.Call", sizeof(Call), 0, Py_TPFLAGS_DEFAULT, slots};
 PyTypeObject* call_type = nullptr;
 
-// make(name, overload, kinds, returned, container, single, slow): kinds holds kind, optional and keyword of each
-// argument.
+// make(name, overload, kinds, returned, container, single, slow): kinds holds the kind of each argument and whether it
+// is optional.
 PyObject* make(PyObject*, PyObject* args) {
     HANDLE_TH_ERRORS
     const char* name = nullptr;
@@ -246,7 +244,7 @@ PyObject* make(PyObject*, PyObject* args) {
         const long code = PyLong_AsLong(PyTuple_GET_ITEM(kinds, static_cast<Py_ssize_t>(2 * i)));
         const bool optional = PyTuple_GET_ITEM(kinds, static_cast<Py_ssize_t>(2 * i + 1)) == Py_True;
         call->arguments->push_back({PyUnicode_InternFromString(schema[i].name().c_str()), static_cast<Kind>(code),
-                                    optional, schema[i].kwarg_only(), schema[i].default_value()});
+                                    optional, schema[i].default_value()});
         if (!schema[i].kwarg_only()) ++call->positional;
     }
     return reinterpret_cast<PyObject*>(call);
