@@ -23,7 +23,8 @@ class Once(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        return 3 * grad * x * x
+        grad_x: Tensor = 3 * grad * x * x
+        return grad_x
 
 
 class Numpy(torch.autograd.Function):
@@ -86,7 +87,9 @@ def test_what_is_differentiable_once_is_right_under_torch_func(opaque: bool | No
         return 3 * grad * square
 
     def penalty(x: Tensor) -> Tensor:
-        return torch.func.grad(lambda x: torch.func.grad(lambda x: cubed(x).sum())(x).pow(2).sum())(x)
+        inner = torch.func.grad(lambda x: cubed(x).sum())
+        outer: Tensor = torch.func.grad(lambda x: inner(x).pow(2).sum())(x)
+        return outer
 
     x = torch.tensor([1.0, 2.0])
     assert penalty(x).tolist() == [36.0, 288.0]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+import random
+import sys
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,41 +17,71 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from opwright.kit.captured import named
 
 
-def generators_of(function: Callable[..., Any]) -> list[torch.Generator]:
-    """The generators that a function names, beside PyTorch's own."""
-    return [g for _, g in named(function) if isinstance(g, torch.Generator)]
+def generators_of(function: Callable[..., Any]) -> list[Any]:
+    """The generators that a function may draw from beside PyTorch's: those that it names, Python's and NumPy's."""
+    numpy = sys.modules.get("numpy.random")
+    kinds = (torch.Generator, random.Random, *((numpy.Generator, numpy.RandomState) if numpy is not None else ()))
+    shared = [random._inst, *([numpy.mtrand._rand] if numpy is not None else [])]  # type: ignore[attr-defined]
+    return [*shared, *(g for _, g in named(function) if isinstance(g, kinds))]
 
 
-def states(given: Iterable[Tensor] | None = None, own: Iterable[torch.Generator] = ()) -> list[Tensor]:
+def _state(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    return pickle.dumps((getattr(generator, "bit_generator", None) or generator._bit_generator).state)
+
+
+def states(given: Iterable[Tensor] | None = None, own: Iterable[Any] = ()) -> list[Any]:
     """The states of the generators that a function may draw from: PyTorch's, on the GPUs of the tensors that it is
-    given (None: on all), and its own."""
+    given (None: on all), and others that it may use."""
     found = [torch.get_rng_state()]
     if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
         known = torch.cuda.default_generators
         gpus = range(len(known)) if given is None else sorted({t.get_device() for t in given if t.is_cuda})
         found += [known[gpu].get_state() for gpu in gpus]
-    return found + [g.get_state() for g in own]
+    return found + [_state(g) for g in own]
 
 
-def same(before: list[Tensor], after: list[Tensor]) -> bool:
+def same(before: list[Any], after: list[Any]) -> bool:
     """Whether nobody drew in between."""
-    return len(before) == len(after) and all(map(torch.equal, before, after))
+    return len(before) == len(after) and all(map(_equal, before, after))
 
 
-def culprit(run: Callable[[], object], read: Callable[[], list[Tensor]]) -> str:
-    """The operator with which `run` draws random numbers; empty when it draws none, as far as can be told. `read` gives
-    the generators' states. What `run` computes is not used."""
+def _equal(a: Any, b: Any) -> bool:
+    return torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else bool(a == b)
+
+
+def culprit(run: Callable[[], object], read: Callable[[], list[Any]], own: Sequence[Any] = ()) -> str:
+    """What `run` draws random numbers with; empty when it draws none, as far as can be told. `read` gives the states
+    of generators, of which `own` are not PyTorch's. What `run` computes is not used."""
     watch, before = _Watch(), read()
     with watch:
         try:
             run()
         except Exception:  # of an operator that is not to be run under a mode
             watch.blind = True
-    if watch.seen or not watch.blind:
+    if watch.seen:
         return watch.seen
+    for generator in own:
+        if _moves(generator, run):
+            return f"with {type(generator).__module__}.{type(generator).__name__}"
     # Something drew, in there or in another thread: guilt is certain only when there is none.
-    alone = threading.active_count() == 1
+    alone = watch.blind and threading.active_count() == 1
     return "in an operator that cannot be watched" if alone and not same(before, read()) else ""
+
+
+def _moves(generator: Any, run: Callable[[], object]) -> bool:
+    """Whether a generator moves whenever `run` runs, and never while it does not, as it would for another thread."""
+    for _ in range(3):
+        before = _state(generator)
+        run()
+        after = _state(generator)
+        time.sleep(0.002)
+        if _equal(before, after) or not _equal(after, _state(generator)):
+            return False
+    return True
 
 
 class _Watch(TorchDispatchMode):

@@ -16,9 +16,11 @@ _library.define("copy(Tensor x) -> Tensor")  # C++ calls it by this name
 _library.impl("copy", Tensor.clone, "CompositeExplicitAutograd")
 
 
-@torch.library.register_vmap("opwright_kept::copy", lib=_library)
-def _(info: Any, in_dims: tuple[int | None], x: Tensor) -> tuple[Tensor, int | None]:
+def _batched(info: Any, in_dims: tuple[int | None], x: Tensor) -> tuple[Tensor, int | None]:
     return torch.ops.opwright_kept.copy(x), in_dims[0]
+
+
+torch.library.register_vmap("opwright_kept::copy", _batched, lib=_library)
 
 
 def copy(value: Any) -> Any:

@@ -30,7 +30,7 @@ class State:
         self.name, self.signature, self.reference, self.random = name, signature, reference, random
         self.gradient = gradient
         self.fresh = True
-        self._generators: list[torch.Generator] | None = None
+        self._generators: list[Any] | None = None
         self._patience = 3
         """Calls that may answer too little before it is asked no more: asking costs, and on a GPU it waits."""
 
@@ -62,7 +62,8 @@ class State:
     def _refuse_draws(self, values: dict[str, Any]) -> None:
         drew = draws.culprit(
             lambda: self._again({name: _private(value) for name, value in values.items()}),
-            lambda: draws.states(None, self.reference),
+            lambda: draws.states(None, self._generators or ()),
+            self._generators or (),
         )
         if not drew:
             return  # another thread did
