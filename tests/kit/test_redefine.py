@@ -222,3 +222,39 @@ def test_scripts_call_the_operator_that_stands_behind_the_name_now() -> None:
         exec(f"def scripted({parameters}) -> Tensor:\n    return x * {factor}", scope)
         op: ow.Op[..., Any] = ow.op(namespace="again")(scope["scripted"])
         torch.testing.assert_close(torch.jit.script(calls(op))(x), op(x))
+
+
+def test_a_graph_is_not_differentiated_with_constants_of_a_later_cell() -> None:
+    cell = "K = {k}\n@ow.op(opaque=True, name='redefined_constant')\ndef op(x: Tensor) -> Tensor: return x * K\n"
+    scope: dict[str, Any] = {"__name__": "__main__", "ow": ow, "Tensor": Tensor}
+    exec(compile(cell.format(k=2.0), "<cell>", "exec"), scope)
+    x = torch.ones(1, requires_grad=True)
+    first, second = scope["op"](x), scope["op"](x)
+    exec(compile(cell.format(k=2.0), "<cell>", "exec"), scope)  # run again as it is
+    first.backward()
+    assert x.grad is not None
+    assert x.grad.item() == 2.0
+    exec(compile(cell.format(k=5.0), "<cell>", "exec"), scope)
+    z = torch.ones(1, requires_grad=True)
+    scope["op"](z).backward()
+    assert z.grad is not None
+    assert z.grad.item() == 5.0
+    with pytest.raises(ow.BadReference, match="redefined_constant was defined again since this was recorded"):
+        second.backward()
+
+
+def test_a_kernel_in_python_takes_what_its_operator_takes() -> None:
+    @ow.op(name="python_kernel")
+    def op(x: Tensor, k: float = 2.0, *, plus: float = 0.0) -> Tensor:
+        return x * k + plus
+
+    for wrong in (lambda x: x, lambda x, k: x, lambda x, k, plus, more: x):
+        with pytest.raises(TypeError, match=r"python_kernel: its kernel must take what it takes, \(x, k, plus\), got"):
+            op.kernel("cpu")(wrong)
+
+    @op.kernel("cpu")
+    def _(x: Tensor, k: float = 7.0, *, plus: float = 9.0) -> Tensor:  # the operator's defaults count
+        return x * k + plus + 100
+
+    assert op(torch.ones(1)).item() == 102.0
+    assert op(torch.ones(1), 3.0, plus=1.0).item() == 104.0

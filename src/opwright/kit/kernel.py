@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +12,7 @@ from opwright.kit import bound, locks, native, register
 from opwright.kit.build.library import Library, forbidden
 from opwright.kit.build.trouble import BuildError, WrongKernel
 from opwright.kit.domain import Domain
-from opwright.kit.schema import EMPTY, Parameter
+from opwright.kit.schema import Signature
 from opwright.kit.values import tensors
 
 if TYPE_CHECKING:
@@ -111,31 +111,18 @@ class Kernel:
             self._function = self._bind(op, key)
             self._key = key
 
-    def _needed(self, op: Op[..., Any]) -> list[Parameter]:
-        """The parameters that have a default which the kernel in Python does not repeat."""
-        taken = inspect.signature(self._function).parameters if self._function is not None else {}
-        without = {p.name for p in taken.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
-        return [p for p in op.signature.parameters if p.default is not EMPTY and p.name in without]
-
     def _decoded(self, op: Op[..., Any]) -> Callable[..., Any]:
-        """The Python kernel, given what the reference is given: members of enums, not their names."""
+        """The Python kernel, given what the reference is given: members of enums, not their names, and every default,
+        which the dispatcher leaves out."""
         function = self._function
         assert function is not None
         coded = [p for p in op.signature.parameters if p.kind.encode]
-        needed = self._needed(op)
-        if not coded and not needed:
-            return function
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            # The dispatcher leaves defaults out, which the kernel need not repeat.
-            given = {p.name for p in op.signature.parameters[: len(args)]} | kwargs.keys()
-            kwargs |= {p.name: p.default for p in needed if p.name not in given}
-            if not coded:
-                return function(*args, **kwargs)
             values = op.signature.bind(args, kwargs)
             values |= {p.name: p.kind.convert(values[p.name]) for p in coded if values[p.name] is not None}
-            positional = [values[p.name] for p in op.signature.parameters if not p.keyword_only]
-            return function(*positional, **{p.name: values[p.name] for p in op.signature.parameters if p.keyword_only})
+            positional, named = _arranged(op.signature, values)
+            return function(*positional, **named)
 
         return call
 
@@ -174,6 +161,25 @@ class Kernel:
             return hidden(*positional, *named.values())
 
         return call
+
+
+def _arranged(signature: Signature, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    positional = [values[p.name] for p in signature.parameters if not p.keyword_only]
+    return positional, {p.name: values[p.name] for p in signature.parameters if p.keyword_only}
+
+
+def refuse_parameters(name: str, signature: Signature, function: Callable[..., Any]) -> None:
+    """Raise unless a kernel in Python can be called as its operator is."""
+    positional, named = _arranged(signature, dict.fromkeys(signature.names))
+    try:
+        inspect.signature(function).bind(*positional, **named)
+    except TypeError as e:
+        raise TypeError(
+            f"{name}: its kernel must take what it takes, ({', '.join(signature.names)}), "
+            f"got {inspect.signature(function)}: {e}"
+        ) from None
+    except ValueError:
+        return  # a builtin, of which Python does not know
 
 
 def device_of(values: dict[str, Any]) -> str:

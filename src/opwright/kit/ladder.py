@@ -35,6 +35,10 @@ class Ladder:
     _needs: Mapping[str, Sequence[str]] | None = None
     surrogate: bool = False
     """Whether its declared gradient differs from the derivative of its reference on purpose."""
+    stood: str | None = None
+    """Its digest when it was first called."""
+    outdated: bool = False
+    """Whether it was defined again when something else stood in what its reference names."""
     _rung_known: bool
     _derivation: derive.Rung
     _backward: Op[..., Any]

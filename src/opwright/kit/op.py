@@ -17,7 +17,7 @@ from opwright.kit.captured import digest
 from opwright.kit.domain import Cost, Domain
 from opwright.kit.extras import Extras
 from opwright.kit.foreign import LOADED
-from opwright.kit.kernel import Kernel
+from opwright.kit.kernel import Kernel, refuse_parameters
 from opwright.kit.ladder import Ladder
 from opwright.kit.samples import Maker, Reject, Sample, read_reject, read_sample, samples_of_rung
 from opwright.kit.schema import Signature
@@ -305,6 +305,7 @@ class Op(Ladder, Generic[P, R]):
             raise ValueError(f"{self.name}: a kernel is for a kind of device such as 'cpu' or 'cuda', got {device!r}")
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+            refuse_parameters(self.name, self.signature, function)
             name = getattr(function, "__name__", "kernel")
             self.kernels.append(Kernel(device, domain, name, function=function))
             self._choose_call()

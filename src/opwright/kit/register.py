@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import types
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,8 @@ _entries: dict[str, Entry] = {}
 _by_overload: dict[str, Entry] = {}
 _versions: dict[str, int] = {}
 _hidden: set[str] = set()
+_former: dict[str, weakref.WeakSet[Op[..., Any]]] = {}
+"""The operators that others were defined in the place of, by name."""
 
 
 def register(op: Op[..., Any], finish: Callable[[], None]) -> None:
@@ -98,6 +101,7 @@ def register(op: Op[..., Any], finish: Callable[[], None]) -> None:
             op.overload = entry.overload
             if op.home is op:
                 compiled.forget(entry.op)
+                _leave_behind(entry.op)
             finish()
             entry.op = op
             node.forget(entry)
@@ -105,6 +109,7 @@ def register(op: Op[..., Any], finish: Callable[[], None]) -> None:
             return
         if entry is not None and op.home is op:
             compiled.forget(entry.op)
+            _leave_behind(entry.op)
         _define(op, schema, public=not replaced, finish=finish)
 
 
@@ -115,7 +120,16 @@ def _may_stand_for(op: Op[..., Any], known: Op[..., Any]) -> bool:
         return False
     if op.parent is None or known.parent is None:
         return True
-    return op.home is not known.home and op.home.digest == known.home.digest
+    return op.home is not known.home and op.home.digest == (known.home.stood or known.home.digest)
+
+
+def _leave_behind(op: Op[..., Any]) -> None:
+    """Graphs that were recorded with an operator keep it when it is defined again. What its reference names may be
+    another by now, the same cell's constants: then nobody can differentiate them."""
+    former = _former.setdefault(op.qualname, weakref.WeakSet())
+    former.add(op)
+    for each in former:
+        each.outdated = each.outdated or each.stood not in (None, each.digest)
 
 
 def _refuse_robbery(op: Op[..., Any]) -> None:

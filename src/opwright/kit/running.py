@@ -23,6 +23,11 @@ Kwargs = dict[str, Any]
 
 def reference(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """The reference; its results are memory of their own."""
+    if op.rung is not None and op.home.outdated:
+        raise probe.BadReference(
+            f"{op.name}: {op.home.name} was defined again since this was recorded, and what its first definition names "
+            f"has changed since; call it again before you differentiate"
+        )
     values = op.signature.bind(args, kwargs)
     given = [(name, t) for name, value in values.items() for t in tensors(value)]
     versions = probe.read_versions(given)
@@ -78,8 +83,8 @@ def differentiated(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """The reference, for PyTorch to differentiate as it goes."""
     if op.surrogate:
         raise TypeError(
-            f"{op.name}: its gradient is declared a surrogate, which is not the derivative of its reference; "
-            f"forward-mode AD has no formula for it"
+            f"{op.name}: its gradient is declared a surrogate, which is not the derivative of its reference; there is "
+            f"no formula for forward-mode AD, nor for an argument that it writes and that requires a gradient"
         )
     return reference(op, args, kwargs)
 
@@ -106,6 +111,7 @@ def kernel(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """The kernel whose domain holds the call, else the reference."""
     if not op._rung_known:
         _refuse_captured(op)
+        op.home.stood = op.home.stood or op.home.digest
         op._rung_known = True
         short.open_way(op)
         if op.has_rung:
