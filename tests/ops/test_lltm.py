@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config
 from torch import Tensor
 from torch.nn.functional import elu, linear
 
@@ -201,3 +203,47 @@ def test_half_types_read_no_freed_memory() -> None:
         [sys.executable, "-c", READS_NUMBERS], capture_output=True, text=True, check=False, env=environment
     )
     assert done.returncode == 0, f"{done.returncode}: {done.stderr}"
+
+
+@pytest.mark.slow
+def test_four_thousand_steps_compile_like_ten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward and backward, what a first call takes longer than a second; the best of several, since machines pause."""
+    monkeypatch.setattr(torch._inductor.config, "fx_graph_cache", False)
+    monkeypatch.setattr(torch._functorch.config, "enable_autograd_cache", False)
+    layer = [w.requires_grad_() for w in weights(4, 8, torch.float32)]
+
+    def compiling(steps: int) -> float:
+        torch.compiler.reset()
+        run = torch.compile(lambda x: ow.lltm(x, *layer).output.square().mean(), fullgraph=True)
+        x = torch.randn(steps, 2, 4, requires_grad=True)
+        times = []
+        for _ in range(2):
+            start = time.perf_counter()
+            run(x).backward()
+            times.append(time.perf_counter() - start)
+        return times[0] - times[1]
+
+    compiling(10)
+    found: dict[int, list[float]] = {10: [], 4000: []}
+    for _ in range(3):
+        for steps, times in found.items():
+            times.append(compiling(steps))
+    assert min(found[4000]) < 1.3 * min(found[10]), found
+
+
+def test_a_length_may_be_dynamic_compiled_and_exported() -> None:
+    layer = weights(4, 8)
+
+    class Model(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return ow.lltm(x, *layer).output
+
+    steps = torch.export.Dim("steps", min=2, max=8000)
+    program = torch.export.export(Model(), (torch.randn(10, 2, 4, dtype=torch.float64),), dynamic_shapes=({0: steps},))
+    assert len(list(program.graph.nodes)) < 20
+    run = torch.compile(Model(), fullgraph=True, dynamic=True, backend="aot_eager")
+    for length in (10, 25, 1000):
+        x = torch.randn(length, 2, 4, dtype=torch.float64)
+        expected = ow.lltm(x, *layer).output
+        torch.testing.assert_close(program.module()(x), expected)
+        torch.testing.assert_close(run(x), expected)
