@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import opwright as ow
-from opwright.kit import probe
 from opwright.kit.probe import BadReference
 
 _numbers = itertools.count()
@@ -102,102 +101,6 @@ def test_another_threads_writes_beside_an_argument_are_not_the_references() -> N
 
 def _twice(x: Tensor) -> Tensor:
     return x * 2
-
-
-@pytest.mark.parametrize("opaque", [None, True], ids=["transparent", "opaque"])
-def test_references_may_branch_and_loop_with_pytorchs_own_control_flow(opaque: bool | None) -> None:
-    from torch._higher_order_ops.while_loop import while_loop
-
-    def choice(x: Tensor) -> Tensor:
-        return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x * 3, (x,))  # type: ignore[no-any-return]
-
-    def loop(x: Tensor) -> Tensor:
-        return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (torch.tensor(0), x))[1].clone()  # type: ignore[no-any-return]
-
-    chooses, loops = define(choice, opaque=opaque), define(loop, opaque=opaque)
-    for _round in range(2):
-        assert chooses(torch.ones(2)).tolist() == [2.0, 2.0]
-        assert chooses(-torch.ones(2)).tolist() == [-3.0, -3.0]
-        assert loops(torch.ones(2)).tolist() == [8.0, 8.0]
-        x = torch.ones(2, requires_grad=True)
-        chooses(x).sum().backward()
-        assert x.grad is not None
-        assert x.grad.tolist() == [2.0, 2.0]
-
-
-def _choice(x: Tensor) -> Tensor:
-    return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x * 3, (x,))  # type: ignore[no-any-return]
-
-
-def _drawn_choice(x: Tensor) -> Tensor:
-    return torch.cond(x.sum() > 0, lambda x: x * torch.rand(2), lambda x: x * 3, (x,))  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("opaque", [None, True], ids=["transparent", "opaque"])
-def test_another_threads_draws_are_not_those_of_a_reference_that_branches(opaque: bool | None) -> None:
-    op = define(_choice, opaque=opaque)
-    stop = threading.Event()
-
-    def draw() -> None:
-        while not stop.is_set():
-            torch.rand(10)
-
-    thread = threading.Thread(target=draw, daemon=True)
-    thread.start()
-    try:
-        for _round in range(3):
-            x = torch.ones(2, requires_grad=True)
-            assert torch.autograd.grad(op(x).sum(), x)[0].tolist() == [2.0, 2.0]
-    finally:
-        stop.set()
-        thread.join()
-    x = torch.ones(2, requires_grad=True)
-    assert torch.autograd.grad(op(x).sum(), x)[0].tolist() == [2.0, 2.0]
-
-
-def test_draws_in_a_branch_are_the_references_where_nobody_else_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    op = define(_drawn_choice, opaque=True)
-    monkeypatch.setattr(threading, "active_count", lambda: 1)
-    for _round in range(2):
-        with pytest.raises(BadReference, match=r"draws random numbers \(in an operator that cannot be watched\)"):
-            op(torch.ones(2))
-    assert _choice(torch.ones(2)).tolist() == [2.0, 2.0]  # torch.cond has not come to harm
-
-
-@pytest.mark.parametrize("size", [3, probe.SMALL + 1], ids=["small", "large"])
-def test_inference_mode_is_asked_a_few_times_and_no_more(size: int) -> None:
-    op = define(_twice)
-    with torch.inference_mode():
-        x = torch.ones(size)
-        for _round in range(3):
-            assert op(x)[0] == 2
-    assert not op._state.fresh
-
-
-def test_writes_are_seen_in_inference_mode() -> None:
-    def batch_norm(x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
-        return F.batch_norm(x, mean, var, training=True)
-
-    op = define(batch_norm)
-    with torch.inference_mode():
-        for _round in range(2):
-            with pytest.raises(BadReference, match="writes to its argument 'mean'"):
-                op(torch.randn(4, 3), torch.zeros(3), torch.ones(3))
-
-
-@pytest.mark.parametrize("dtype", ["bits8", "bits16", "bits1x8", "bits2x4", "bits4x2", "int3", "uint4", "uint7"])
-def test_dtypes_without_arithmetic_are_taken(dtype: str) -> None:
-    def shape_of(x: Tensor) -> Tensor:
-        return torch.ones(x.shape)
-
-    def writes(x: Tensor) -> Tensor:
-        x.view(torch.uint8).numpy()[0] += 1  # which nobody counts
-        return torch.ones(x.shape)
-
-    x = torch.zeros(4, dtype=torch.int16).view(getattr(torch, dtype))[::2]
-    assert define(shape_of)(x).shape == x.shape
-    with pytest.raises(BadReference, match="writes to its argument 'x'"):
-        define(writes)(torch.zeros(4, dtype=torch.int16).view(getattr(torch, dtype)))
 
 
 def test_a_checkpoint_may_hold_the_very_first_call() -> None:

@@ -236,7 +236,8 @@ def test_a_length_may_be_dynamic_compiled_and_exported() -> None:
 
     class Model(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return ow.lltm(x, *layer).output
+            output: Tensor = ow.lltm(x, *layer).output
+            return output
 
     steps = torch.export.Dim("steps", min=2, max=8000)
     program = torch.export.export(Model(), (torch.randn(10, 2, 4, dtype=torch.float64),), dynamic_shapes=({0: steps},))

@@ -18,6 +18,7 @@ from torch import Tensor
 from opwright.kit import exported, probe
 from opwright.kit.kinds import FAST_NAMES
 from opwright.kit.schema import EMPTY, Parameter, Signature
+from opwright.kit.untraced import untraced
 from opwright.kit.values import tensors
 
 FILE = "<opwright call of {}>"
@@ -36,13 +37,14 @@ def direct(state: probe.State) -> Callable[..., Any]:
             value = f"ow__detach({p.name})"
         arguments.append(f"{p.name}={value}" if p.keyword_only else value)
     given = ", ".join(arguments)
-    names.update(ow__reference=reference, ow__state=state, ow__is_compiling=torch.compiler.is_compiling)
+    names.update(ow__reference=reference, ow__state=state, ow__first=untraced(state.run))
+    names.update(ow__is_compiling=torch.compiler.is_compiling)
     names.update(ow__outputs=lambda out: read_outputs(out, name, signature))
     lines += [
         "    if ow__is_compiling():",  # first: a graph must not depend on whether the probe has run
         f"        ow__out = ow__reference({given})",
         "    elif ow__state.fresh:",
-        f"        ow__out = ow__state.run({given})",
+        f"        ow__out = ow__first({given})",
         "    else:",
         f"        ow__out = ow__reference({given})",
     ]
