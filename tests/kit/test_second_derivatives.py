@@ -97,3 +97,30 @@ def test_what_is_differentiable_once_is_right_under_torch_func(opaque: bool | No
     assert penalty(x).tolist() == [36.0, 288.0]
     torch.compiler.reset()
     assert torch.compile(penalty, backend="aot_eager", fullgraph=True)(x).tolist() == [36.0, 288.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "reference", "raises"),
+    [
+        ("unseen", lambda x: torch.tensor([2 * v for v in x.tolist()]), True),
+        ("step", lambda x: (x > 0.5).float(), False),
+        ("stopped", lambda x: 2 * x.detach(), False),
+        ("constant", lambda x: torch.ones_like(x), False),
+    ],
+)
+def test_zeros_are_given_for_what_stands_still_and_not_for_what_pytorch_cannot_see(
+    name: str, reference: Callable[[Tensor], Tensor], raises: bool
+) -> None:
+    @ow.op(name=f"still_{name}", opaque=True)
+    def op(x: Tensor) -> Tensor:
+        return reference(x)
+
+    x = torch.rand(100, requires_grad=True)
+    loss = op(x).sum()
+    if raises:
+        with pytest.raises(RuntimeError, match="PyTorch has no derivative of a function that it cannot see"):
+            loss.backward()
+    else:
+        loss.backward()
+        assert x.grad is not None
+        assert not x.grad.any()

@@ -364,8 +364,7 @@ def _vjp_of_call(
         if of_gradient:
             lost = lost_in_gradient()
         else:
-            leaves = [t.detach().requires_grad_() for t in primals]
-            lost = where_history_ends(lambda: call(*leaves))
+            lost = where_history_ends(call, primals)
         if lost:
             raise RuntimeError(
                 f"{name}: element 0 of tensors does not require grad and does not have a grad_fn, since PyTorch has no "

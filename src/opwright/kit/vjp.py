@@ -123,13 +123,19 @@ def refuse_errors(nodes: list[Any]) -> None:
         nodes += behind
 
 
-def where_history_ends(run: Callable[[], object]) -> str:
-    """The function of PyTorch in which a number's history ends though it was not meant to; empty when there is none.
+def where_history_ends(run: Callable[..., Sequence[Tensor | None]], primals: Sequence[Tensor]) -> str:
+    """Where the history of a function's results ends though it was not meant to; empty when there is no such place.
     Steps end in whole numbers or truth values, and detach means to."""
-    ends = _Ends()
+    ends, leaves = _Ends(), [t.detach().requires_grad_() for t in primals]
     with ends:
-        run()
-    return ends.seen
+        here = run(*leaves)
+    if ends.seen or ends.meant:
+        return ends.seen
+    # What PyTorch does not see has no history either. A step stands still almost everywhere, unlike that.
+    beside = run(*((t.detach() * 1.001 + 0.001).requires_grad_() for t in primals))
+    pairs = [(a, b) for a, b in zip(here, beside, strict=True) if a is not None and b is not None]
+    moved = any(a.shape == b.shape and a.numel() and (a != b).double().mean() > 0.5 for a, b in pairs)
+    return "a function that it cannot see" if moved else ""
 
 
 class _Ends(TorchFunctionMode):
@@ -138,14 +144,17 @@ class _Ends(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.seen = ""
+        self.meant = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", str(func))
         followed = any(t.requires_grad for t in tensors([*args, *(kwargs or {}).values()]))
         ended = [t for t in tensors(out) if has_gradient(t) and not t.requires_grad]
-        if followed and ended and torch.is_grad_enabled() and not any(word in name for word in self.MEANT):
-            self.seen = self.seen or name
+        if followed and ended and torch.is_grad_enabled():
+            meant = any(word in name for word in self.MEANT)
+            self.meant = self.meant or meant
+            self.seen = self.seen or ("" if meant else name)
         return out
 
 
