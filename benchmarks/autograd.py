@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from opwright.kit import native, register, short
+from opwright.kit.dispatch import native, registry, short
 from opwright.kit.scaffold import scaffold
-from opwright.kit.values import has_gradient, tensors
+from opwright.kit.spec.values import has_gradient, tensors
 
 sys.path.insert(0, str(Path(__file__).parent))
 from see_through import heading, time_in_turns
@@ -87,7 +87,7 @@ def swish(folder: Path) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
 def host_costs(seconds: float) -> dict[str, dict[str, float]]:
     """Microseconds of every operator of the library on its first sample, as this process records."""
     found: dict[str, dict[str, float]] = {}
-    for op in register.operators():
+    for op in registry.operators():
         if op.namespace != "opwright" or op.home is not op or op.name.endswith("_"):
             continue
         sample = op.draw_samples(ow.Maker(torch.float32))[0]

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import opwright as ow
-from opwright.kit import native
+from opwright.kit.dispatch import native
 
 sys.path.insert(0, str(Path(__file__).parent))
 from see_through import heading, time_in_turns

@@ -34,10 +34,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from see_through import heading
 
 import opwright as ow
-from opwright.kit.samples import Sample
-from opwright.kit.verify.cases import Subject
-from opwright.kit.verify.layouts import PLAIN
-from opwright.kit.verify.report import NotApplicable
+from opwright.kit.check.cases import Subject
+from opwright.kit.check.layouts import PLAIN
+from opwright.kit.check.report import NotApplicable
+from opwright.kit.spec.samples import Sample
 from tests.broken_ops import BROKEN, Broken
 
 Tool = Callable[[ow.Op[..., Any], Sample, bool], None]

@@ -16,12 +16,12 @@ from rich.table import Table
 
 import opwright as ow
 from opwright.cli.measuring import measurable, measure
-from opwright.kit import register
 from opwright.kit.bench.report import write_report
 from opwright.kit.bench.report.verdicts import results_of
 from opwright.kit.bench.results import Results
 from opwright.kit.bench.run import Asked
 from opwright.kit.bench.units import spell_share
+from opwright.kit.dispatch import registry
 
 
 def checked(operators: list[ow.Op[..., Any]], console: Console) -> dict[str, Any] | None:
@@ -53,7 +53,7 @@ def main() -> None:
     measure(asked, results, folder / "demo.json")
     if verdicts is not None:
         (folder / "check.json").write_text(json.dumps(verdicts, indent=1) + "\n", encoding="utf-8")
-    write_report(options.out, [results], {op.name: op for op in register.operators() if op.home is op}, verdicts)
+    write_report(options.out, [results], {op.name: op for op in registry.operators() if op.home is op}, verdicts)
     console.print(table(results.rows, verdicts))
     console.print(
         f"\n{time.perf_counter() - start:.0f} s. The report: {options.out.resolve()}", highlight=False, soft_wrap=True

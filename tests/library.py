@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 import opwright as ow
-from opwright.kit import register
+from opwright.kit.dispatch import registry
 
-OPERATORS = [op for op in register.operators() if op.namespace == "opwright" and op.home is op]
+OPERATORS = [op for op in registry.operators() if op.namespace == "opwright" and op.home is op]
 FUNCTIONAL = [op for op in OPERATORS if not op.name.endswith("_")]
 FORMS = [op.saving_form for op in FUNCTIONAL if op.saving_form is not None]
 """Those that return extra results."""

@@ -22,6 +22,69 @@ ARROWS = {
 }
 
 
+# The floors of kit, from the ground up: each imports what stands before it, derive and build not each other.
+GROUND = ["locks", "spec"]
+FLOORS: dict[str, list[str]] = {"locks": [], "spec": ["locks"], "derive": GROUND, "build": GROUND}
+FLOORS["dispatch"] = [*GROUND, "derive", "build"]
+FLOORS["op"] = [*FLOORS["dispatch"], "dispatch"]  # Op itself, and what makes and finds operators
+OPERATORS = {"op", "ladder", "define", "load"}
+ABOVE = [*FLOORS["op"], "op"]
+FLOORS |= dict.fromkeys(("explain", "pages", "scaffold", "doctor"), ABOVE)
+FLOORS |= {"check": ABOVE, "bench": [*ABOVE, "explain"]}
+
+
+def part_of(name: str) -> str:
+    part = name.removeprefix("opwright.kit.").partition(".")[0]
+    return "op" if part in OPERATORS else part
+
+
+def imports_of(file: Path, *, types: bool = True) -> list[str]:
+    """The modules that a file imports, wherever the statement stands; `types`: those for annotations alone as well."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    skipped = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not types
+        for inner in ast.walk(node)
+    }
+    found = []
+    for node in (n for n in ast.walk(tree) if n not in skipped):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                found.append(full if full in MODULES else str(node.module))
+    return found
+
+
+MODULES = {
+    ".".join(f.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): f
+    for f in SOURCES
+    if "kit" in f.relative_to(PACKAGE).parts
+}
+
+
+@pytest.mark.parametrize("module", sorted(set(MODULES) - {"opwright.kit", "opwright.kit.register"}))
+def test_each_floor_of_the_toolkit_imports_lower_ones(module: str) -> None:
+    """Imports for annotations aside: what a lower floor is handed may be an operator."""
+    part = part_of(module)
+    assert part in FLOORS, f"{module} stands on no floor; add it to FLOORS"
+    for name in imports_of(MODULES[module], types=False):
+        if name.startswith("opwright.kit."):
+            assert part_of(name) in (part, *FLOORS[part]), f"{module} imports {name}"
+        if part in ("spec", "derive", "build"):
+            assert not name.startswith("torch.library"), f"{module}: only dispatch knows torch.library"
+
+
+def test_no_modules_of_the_toolkit_import_each_other_in_a_circle() -> None:
+    arrows = {m: {n for n in imports_of(f, types=False) if n in MODULES and n != m} for m, f in MODULES.items()}
+    while arrows:
+        ground = {module for module, below in arrows.items() if not below & arrows.keys()}
+        assert ground, f"a circle: {sorted(arrows)}"
+        arrows = {module: below for module, below in arrows.items() if module not in ground}
+
+
 @pytest.mark.parametrize("file", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_imports_follow_the_arrows(file: Path) -> None:
     part = file.relative_to(PACKAGE).parts[0]

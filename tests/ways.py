@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import opwright as ow
-from opwright.kit.values import tensors
+from opwright.kit.spec.values import tensors
 
 Function = Callable[..., tuple[Tensor, ...]]
 Way = Callable[[Function, Function, list[Tensor]], None]

@@ -17,18 +17,18 @@ from typing import Any as _Any
 
 from opwright.kit.build.plan import Options
 from opwright.kit.build.trouble import BuildError
+from opwright.kit.check import check
 from opwright.kit.define import in_place, op
-from opwright.kit.domain import Cost, Domain
 from opwright.kit.explain import Explanation, explain
-from opwright.kit.kinds import Like, Number
 from opwright.kit.load import discover as _discover
 from opwright.kit.load import load
 from opwright.kit.op import Op
-from opwright.kit.probe import BadReference
-from opwright.kit.require import broadcastable, require
-from opwright.kit.samples import Maker, Sample
-from opwright.kit.values import reduce_to
-from opwright.kit.verify import check
+from opwright.kit.spec.domain import Cost, Domain
+from opwright.kit.spec.kinds import Like, Number
+from opwright.kit.spec.probe import BadReference
+from opwright.kit.spec.require import broadcastable, require
+from opwright.kit.spec.samples import Maker, Sample
+from opwright.kit.spec.values import reduce_to
 from opwright.version import __version__
 
 __all__ = [

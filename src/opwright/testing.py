@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from opwright.kit.check import check as _check
+from opwright.kit.check.property import in_turn
 from opwright.kit.op import Op
-from opwright.kit.verify import PROPERTIES
-from opwright.kit.verify import check as _check
 
 __all__ = ["checks"]
 
@@ -36,11 +36,11 @@ def checks(op: Op[..., Any], /, *, device: str = "cpu", seed: int = 0, only: Seq
     """
     import pytest
 
-    from opwright.kit.verify.run import rungs
+    from opwright.kit.check.run import rungs
 
-    if isinstance(only, str) or not set(only) <= set(PROPERTIES):
-        raise ValueError(f"checks: only must be a list of properties, which are {', '.join(PROPERTIES)}; got {only!r}")
-    wanted = [name for name in PROPERTIES if (name in only if only else name != "sanitize")]
+    if isinstance(only, str) or not set(only) <= set(in_turn()):
+        raise ValueError(f"checks: only must be a list of properties, which are {', '.join(in_turn())}; got {only!r}")
+    wanted = [name for name in in_turn() if (name in only if only else name != "sanitize")]
     pairs = [(rung.name, name) for rung in rungs(op) for name in wanted]
 
     @pytest.mark.parametrize("operator, property", pairs, ids=[f"{rung}-{name}" for rung, name in pairs])

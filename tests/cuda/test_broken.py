@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from opwright.kit.verify import run
-from opwright.kit.verify.report import Report
+from opwright.kit.check import run
+from opwright.kit.check.report import Report
 from tests.broken_ops import Broken
 from tests.broken_ops.cuda import BROKEN_ON_CUDA, FOLDER
 from tests.cuda import needs_gpu

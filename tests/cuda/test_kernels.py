@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from opwright.kit import native, register
+from opwright.kit.dispatch import native, registry
 from tests.cuda import FLOATS, needs_gpu
 
 pytestmark = needs_gpu
-OPERATORS = [op for op in register.operators() if op.namespace == "opwright" and op.kernels and op.parent is None]
+OPERATORS = [op for op in registry.operators() if op.namespace == "opwright" and op.kernels and op.parent is None]
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 Make = Callable[..., Tensor]
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import opwright as ow
-from opwright.kit.verify import large
+from opwright.kit.check.properties import large
 from tests.cuda import needs_gpu, needs_two_gpus
 
 pytestmark = needs_gpu

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from opwright.kit import register
-from opwright.kit.verify import ON_CPU, PROPERTIES, run
-from opwright.kit.verify.report import Report
+from opwright.kit.check import run
+from opwright.kit.check.property import facts_of, in_turn
+from opwright.kit.check.report import Report
+from opwright.kit.dispatch import registry
 from tests.cuda import needs_gpu
 
 pytestmark = needs_gpu
-OPERATORS = [op for op in register.operators() if op.namespace == "opwright" and op.home is op and op.kernels]
+OPERATORS = [op for op in registry.operators() if op.namespace == "opwright" and op.home is op and op.kernels]
 
 
 def check_all(**options: Any) -> Report:
@@ -32,7 +33,7 @@ def test_compute_sanitizer_finds_nothing_in_the_library() -> None:
 
 
 def test_every_operator_of_the_library_holds_every_property() -> None:
-    report = check_all(only=[p for p in PROPERTIES if p not in (*ON_CPU, "large", "sanitize", "sanitizer")])
+    report = check_all(only=[p for p in in_turn() if facts_of(p).serves("cuda", False) and p != "large"])
     print(report)
     assert report.passed, str(report)
     for op in OPERATORS:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from opwright.kit.probe import BadReference
+from opwright.kit.spec.probe import BadReference
 from tests.cuda import needs_gpu
 
 pytestmark = needs_gpu

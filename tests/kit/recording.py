@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from opwright.kit import native, register
+from opwright.kit.dispatch import native, registry
 
 Define = Callable[..., ow.Op[..., Any]]
 counter = itertools.count()
@@ -29,7 +29,7 @@ def define(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> D
         op: ow.Op[..., Any] = ow.op(namespace=f"node_{next(counter)}", opaque=True, **options)(function)
         if warm:  # at its first call C++ takes over
             op(*warm)
-            assert register.entry_of(op.overload.name()).native == (request.param == "node")
+            assert registry.entry_of(op.overload.name()).native == (request.param == "node")
         return op
 
     return make

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import opwright as ow
-from opwright.kit.captured import digest, named
+from opwright.kit.spec.captured import digest, named
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import opwright as ow
-from opwright.kit import register
+from opwright.kit.dispatch import registry
 
 GATE = """
 import torch, opwright as ow
@@ -276,7 +276,8 @@ def test_what_an_operator_is_stays_in_the_key_whoever_writes_there() -> None:
 
 
 def test_an_operator_is_hashed_once_while_something_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    from opwright.kit import captured, op
+    from opwright.kit import op
+    from opwright.kit.spec import captured
 
     hashed: list[str] = []
 
@@ -302,5 +303,5 @@ def test_the_internal_names_of_an_operator_are_its_own() -> None:
 
     short, long = define("f", "x: Tensor"), define("foo", "x: Tensor")
     define("foo", "x: Tensor, k: float = 1.0")
-    assert register.names_of(short) == ""
-    assert register.names_of(long) == "compiled_names::foo__2"
+    assert registry.names_of(short) == ""
+    assert registry.names_of(long) == "compiled_names::foo__2"

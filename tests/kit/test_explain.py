@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from opwright.kit import node
+from opwright.kit.dispatch import node
 
 
 def test_an_operator_without_kernels_is_its_reference() -> None:

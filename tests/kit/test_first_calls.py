@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import opwright as ow
-from opwright.kit.probe import BadReference
+from opwright.kit.spec.probe import BadReference
 
 _numbers = itertools.count()
 

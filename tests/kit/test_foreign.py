@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import opwright as ow
-from opwright.kit.foreign import open_way, refuse_foreign
+from opwright.kit.build.foreign import open_way, refuse_foreign
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="permissions of this kind are POSIX's")
 as_root = pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="only root can give files away")

@@ -8,13 +8,16 @@ import sysconfig
 
 import pytest
 
-from opwright.kit import doctor, short
+from opwright.kit import doctor
+from opwright.kit.build import own
+from opwright.kit.dispatch import short
 
 CALLS = """
-from opwright.kit import short
-short.free_threaded = lambda: {free}
+from opwright.kit.build import own
+from opwright.kit.dispatch import short
+own.free_threaded = lambda: {free}
 import threading, torch, opwright as ow
-from opwright.kit import native
+from opwright.kit.dispatch import native
 
 @ow.op(namespace="free", opaque=True)
 def every(x: torch.Tensor, items: list[torch.Tensor], by: ow.Number = 2) -> torch.Tensor:
@@ -47,13 +50,13 @@ def test_calls_go_through_python() -> None:
 def test_it_is_told_by_how_python_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
     for built, free in ((1, True), (0, False), (None, False)):
         monkeypatch.setattr(sysconfig, "get_config_var", lambda name, built=built: built)
-        assert short.free_threaded() is free
+        assert own.free_threaded() is free
 
 
 def test_nothing_is_built_for_it_and_doctor_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(short, "free_threaded", lambda: True)
+    monkeypatch.setattr(own, "free_threaded", lambda: True)
     monkeypatch.setattr(short, "_module", None)
-    assert short.plan() is None
+    assert own.call() is None
     short.build()
     assert short.look() == "it needs the global lock, which a free-threaded Python is built without"
     found = {f.what: f for f in doctor.examine()}

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import opwright as ow
-from opwright.kit import derive
+from opwright.kit.derive import derive
 from tests.library import DOORS, FUNCTIONAL, opaque_twin
 from tests.ways import Case, differentiable
 

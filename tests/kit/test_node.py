@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from opwright.kit import native, short
+from opwright.kit.dispatch import native, short
 from tests.kit.recording import Define, a_product, a_squash, pair, product, squash
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from opwright.kit import native, node
+from opwright.kit.dispatch import native, node
 from tests.kit.recording import Define, a_product, a_squash, counter, pair, product, squash
 
 
@@ -247,7 +247,7 @@ import os, sys
 import torch
 from torch import Tensor
 import opwright as ow
-from opwright.kit import native, register
+from opwright.kit.dispatch import native, registry
 
 way, store = sys.argv[1:]
 if way == "python":
@@ -276,7 +276,7 @@ def doubled(state: object, bucket: torch.distributed.GradBucket) -> torch.future
     return future
 
 product(torch.ones(1), torch.ones(1))
-assert register.entry_of(product.overload.name()).native == (way == "node")
+assert registry.entry_of(product.overload.name()).native == (way == "node")
 torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
 module = torch.nn.parallel.DistributedDataParallel(Scaled())
 module.register_comm_hook(None, doubled)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from opwright.kit import locks, native, node, register
+from opwright.kit import locks
+from opwright.kit.dispatch import native, node, registry
 
 
 def define(factor: float) -> ow.Op[..., Any]:
@@ -149,7 +150,7 @@ def test_the_own_library_is_not_loaded_while_names_are_held(monkeypatch: pytest.
 
     class Loading:
         def __enter__(self) -> None:
-            owned.append(register._lock._is_owned())  # type: ignore[attr-defined]
+            owned.append(registry.lock._is_owned())  # type: ignore[attr-defined]
 
         def __exit__(self, *raised: object) -> None:
             pass

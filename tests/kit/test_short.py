@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from opwright.kit import short
+from opwright.kit.dispatch import short
 
 
 class Pair(NamedTuple):

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from opwright.cli import building
-from opwright.kit import native, short
-from opwright.kit.untraced import untraced
+from opwright.kit.dispatch import native, short
+from opwright.kit.dispatch.untraced import untraced
 from opwright.version import NEWEST_TORCH, OLDEST_TORCH, too_old, untried
 
 NEWER = f"{NEWEST_TORCH[0]}.{NEWEST_TORCH[1] + 1}.0"
@@ -27,7 +27,8 @@ torch.__version__ = sys.argv[1]
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     import opwright as ow
-    from opwright.kit import doctor, native
+    from opwright.kit import doctor
+    from opwright.kit.dispatch import native
 
     @ow.op
     def plain(x: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from opwright.kit.values import has_gradient
+from opwright.kit.spec.values import has_gradient
 from tests.ways import Function, scalar, strides
 
 Use = Callable[[Function], Sequence[Tensor | None]]

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 import opwright as ow
-from opwright.kit.values import tensors
+from opwright.kit.spec.values import tensors
 from tests.ways import Function
 
 TYPES = {

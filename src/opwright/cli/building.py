@@ -15,14 +15,13 @@ from rich.progress import track
 from rich.table import Table
 
 import opwright as ow
-from opwright.kit import native, register, short
 from opwright.kit.build import cache as build_cache
-from opwright.kit.build import compile, prebuilt, room, toolchain
+from opwright.kit.build import compile, own, prebuilt, room, toolchain
 from opwright.kit.build.compile import write_compile_commands
 from opwright.kit.build.library import Library
 from opwright.kit.build.trouble import WrongKernel
+from opwright.kit.dispatch import native, registry, short
 from opwright.kit.load import FILE
-from opwright.kit.verify import guard
 
 console = Console(stderr=True)
 
@@ -30,7 +29,7 @@ console = Console(stderr=True)
 def library_operator(name: str) -> ow.Op[..., Any] | None:
     """The library's operator of a name, `cube` or `opwright.cube`. A folder of the same name here makes the former
     ambiguous."""
-    op = register.find(f"opwright::{name.removeprefix('opwright.')}")
+    op = registry.find(f"opwright::{name.removeprefix('opwright.')}")
     here = Path(name)
     if op is not None and (here / FILE).is_file():
         own = Path(ow.__file__).parent
@@ -51,10 +50,10 @@ def chosen(names: list[str] | None) -> list[ow.Op[..., Any]]:
         elif Path(name).exists():
             found += [op for op in vars(ow.load(name)).values() if op.home is op]
         else:
-            known = ", ".join(o.name for o in register.operators() if o.home is o)
+            known = ", ".join(o.name for o in registry.operators() if o.home is o)
             raise ValueError(f"there is no operator and no file {name!r}; the operators are {known}")
     if not names:
-        found = [op for op in register.operators() if op.home is op]
+        found = [op for op in registry.operators() if op.home is op]
     return found
 
 
@@ -99,18 +98,18 @@ def build(
     kernels = [(op, k) for op in operators for k in op.kernels if k.library and k.device in devices]
     libraries: dict[Library, None] = dict.fromkeys(k.library for _, k in kernels if k.library)
     if compile_commands is not None:
-        plans = [*(library.plan() for library in libraries), native.plan()]
-        plans += [plan for plan in [short.plan()] if plan is not None]
+        plans = [*(library.plan() for library in libraries), own.native()]
+        plans += [plan for plan in [own.call()] if plan is not None]
         console.print(f"wrote {write_compile_commands(plans, compile_commands)}", highlight=False, markup=False)
     start = time.perf_counter()
-    too_new = native.too_new()
+    too_new = own.too_new()
     if too_new is not None:
         console.print(f"opwright's own C++ is left out: {too_new}", highlight=False, soft_wrap=True, markup=False)
     with compile.hurried(toolchain.jobs()) as pool:
         waiting = []
         if too_new is None:  # they take longest
             waiting += [pool.submit(own.build, force) for own in (native, short)]
-            waiting.append(pool.submit(compile.build, guard.plan(), force))
+            waiting.append(pool.submit(compile.build, own.guard(), force))
         waiting += [pool.submit(library.compile, force) for library in libraries]
         done = concurrent.futures.as_completed(waiting)
         for future in track(done, "building", len(waiting), console=console, transient=True):

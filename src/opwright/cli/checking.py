@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from opwright.cli.building import chosen
-from opwright.kit.verify import PROPERTIES
-from opwright.kit.verify.report import Report, Result
-from opwright.kit.verify.run import run
+from opwright.kit.check.properties import NAMES
+from opwright.kit.check.report import Report, Result
+from opwright.kit.check.run import run
 
 
 def check(
@@ -24,7 +24,7 @@ def check(
     device: Annotated[str, typer.Option(help="Where to run them: cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option(help="What values, sizes and layouts are drawn from.")] = 0,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="PROPERTY", help=f"One of {', '.join(PROPERTIES)}; may be repeated.")
+        list[str] | None, typer.Option(metavar="PROPERTY", help=f"One of {', '.join(NAMES)}; may be repeated.")
     ] = None,
     case: Annotated[str | None, typer.Option(metavar="ID", help="The one case to run, as a failure names it.")] = None,
     thorough: Annotated[float | None, typer.Option(metavar="SECONDS", help="Go on with further seeds.")] = None,

@@ -16,7 +16,9 @@ import opwright as ow
 from opwright.cli import building, checking, measuring
 from opwright.cli.tensors import app as tensors_app
 from opwright.kit import doctor as kit_doctor
-from opwright.kit import doctor_cuda, pages, register
+from opwright.kit import pages
+from opwright.kit.dispatch import registry
+from opwright.kit.doctor import cuda as doctor_cuda
 from opwright.kit.scaffold import scaffold
 
 app = typer.Typer(
@@ -52,7 +54,7 @@ def list_operators(
 ) -> None:
     """Operators, their rungs, and which have kernels where."""
     loaded = [op for path in paths or () for op in vars(ow.load(path)).values()]
-    operators = [op for op in loaded or register.operators() if op.home is op]
+    operators = [op for op in loaded or registry.operators() if op.home is op]
     rows = [_row(op) for op in operators]
     if as_json:
         print(json.dumps(rows, indent=2))
@@ -118,5 +120,5 @@ def doctor(
 def docs(folder: Annotated[Path, typer.Argument(help="Where to write the pages.")]) -> None:
     """Write the reference page of every operator."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = pages.write_all([op for op in register.operators() if op.home is op], folder)
+    written = pages.write_all([op for op in registry.operators() if op.home is op], folder)
     console.print(f"wrote {len(written)} pages to {folder}", highlight=False, soft_wrap=True, markup=False)

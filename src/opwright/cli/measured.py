@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from opwright.kit.bench.cases import spell_size
 from opwright.kit.bench.units import spell_bytes, spell_case, spell_share, spell_us
+from opwright.kit.spec.measured import spell_size
 
 Row = dict[str, Any]
 

@@ -18,13 +18,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 import opwright as ow
 from opwright.cli.building import chosen, library_operator
 from opwright.cli.measured import show
-from opwright.kit import register
 from opwright.kit.bench import machine
 from opwright.kit.bench import results as stored
 from opwright.kit.bench.cases import families
 from opwright.kit.bench.compare import confirmed
 from opwright.kit.bench.run import Asked, run
 from opwright.kit.build import cache
+from opwright.kit.dispatch import registry
 
 console = Console(stderr=True)
 Names = Annotated[list[str] | None, typer.Argument(metavar="OP", help="Operators, files or folders; all if none.")]
@@ -117,7 +117,7 @@ def report(
         if not isinstance(listed, list) or not all(isinstance(r, dict) for r in listed):
             raise ValueError(f"{check}: is not what `opwright check --json` writes")
     shown = {row.get("qualname") for r in found for row in r.rows}
-    known = [op for op in register.operators() if op.home is op]
+    known = [op for op in registry.operators() if op.home is op]
     operators = {op.name: op for op in sorted(known, key=lambda op: op.qualname in shown)}
     write_report(out, found, operators, checked)
     console.print(f"wrote {out.resolve()}", highlight=False, soft_wrap=True, markup=False)

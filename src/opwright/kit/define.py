@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
-from opwright.kit.autocast import read_casts
-from opwright.kit.foreign import LOADED
-from opwright.kit.in_place import in_place as derived_in_place
+from opwright.kit.build.foreign import LOADED
+from opwright.kit.derive.in_place import in_place as derived_in_place
+from opwright.kit.dispatch.autocast import read_casts
 from opwright.kit.op import Op, P, R
-from opwright.kit.schema import read
+from opwright.kit.spec.schema import read
 
 
 @overload

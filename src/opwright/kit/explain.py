@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from opwright.kit import fake, node
+from opwright.kit.dispatch import fake, node
 from opwright.kit.op import Op
-from opwright.kit.require import spell
-from opwright.kit.values import tensors
+from opwright.kit.spec.require import spell
+from opwright.kit.spec.values import tensors
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast, overload
 
-from opwright.kit import derive, locks
-from opwright.kit.extras import Extras, read_extras, saving_reference
-from opwright.kit.schema import Signature
+from opwright.kit import locks
+from opwright.kit.derive import derive
+from opwright.kit.spec.extras import Extras, read_extras, saving_reference
+from opwright.kit.spec.schema import Signature
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from opwright.kit.foreign import LOADED, refuse_foreign, refuse_found
+from opwright.kit.build.foreign import LOADED, refuse_foreign, refuse_found
 from opwright.kit.op import Op
 
 FILE = "op.py"

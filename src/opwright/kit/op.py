@@ -9,25 +9,27 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import torch
 
-from opwright.kit import call, compiled, derive, fake, formula, probe, register, running, script, short
-from opwright.kit.bench.cases import Declared, Sizes, Variant
+from opwright.kit.build.foreign import LOADED
 from opwright.kit.build.library import library_of
 from opwright.kit.build.plan import Options
-from opwright.kit.captured import digest
-from opwright.kit.domain import Cost, Domain
-from opwright.kit.extras import Extras
-from opwright.kit.foreign import LOADED
-from opwright.kit.kernel import Kernel, refuse_parameters
+from opwright.kit.derive import derive
+from opwright.kit.dispatch import call, compiled, fake, formula, register, registry, running, script, short
+from opwright.kit.dispatch.kernel import Kernel, refuse_device, refuse_parameters
 from opwright.kit.ladder import Ladder
-from opwright.kit.samples import Maker, Reject, Sample, read_reject, read_sample, samples_of_rung
-from opwright.kit.schema import Signature
+from opwright.kit.spec import probe
+from opwright.kit.spec.captured import digest
+from opwright.kit.spec.domain import Cost, Domain
+from opwright.kit.spec.extras import Extras
+from opwright.kit.spec.held import Operator
+from opwright.kit.spec.measured import Declared, Sizes, Variant
+from opwright.kit.spec.samples import Maker, Reject, Sample, read_reject, read_sample, samples_of_rung
+from opwright.kit.spec.schema import Signature
 
-DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "xla", "privateuseone")
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Op(Ladder, Generic[P, R]):
+class Op(Ladder, Operator, Generic[P, R]):
     """An operator. Call it as you would call its reference.
 
     >>> import torch, opwright as ow
@@ -114,7 +116,7 @@ class Op(Ladder, Generic[P, R]):
         return f"<op {self.namespace}::{self.schema}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return register.recall, (self.qualname,)
+        return registry.recall, (self.qualname,)
 
     def __copy__(self) -> Op[P, R]:
         return self
@@ -301,8 +303,7 @@ class Op(Ladder, Generic[P, R]):
         """Declare a kernel for a kind of device; within its domain it runs in the reference's place."""
 
         domain.refuse_names(self.name, self.signature.names)
-        if not isinstance(device, str) or device not in DEVICES:
-            raise ValueError(f"{self.name}: a kernel is for a kind of device such as 'cpu' or 'cuda', got {device!r}")
+        refuse_device(self.name, device)
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
             refuse_parameters(self.name, self.signature, function)

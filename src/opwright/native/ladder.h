@@ -1,5 +1,5 @@
 // What autograd must know of an operator: which arguments it follows, what the next rung of the ladder takes, and where
-// each of that comes from. Python writes it (kit/node.py), the node reads it.
+// each of that comes from. Python writes it (kit/dispatch/node.py), the node reads it.
 
 #pragma once
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from opwright.kit.kinds import Number
+from opwright.kit.spec.kinds import Number
 from opwright.ops.cube.op import cube, cube_
 from opwright.ops.scale.op import scale, scale_
 from opwright.ops.sigmoid.op import sigmoid, sigmoid_

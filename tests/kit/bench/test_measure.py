@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from opwright.kit.bench.cases import Variant, families
+from opwright.kit.bench.cases import families
 from opwright.kit.bench.limits import Limits
 from opwright.kit.bench.measure import measure, variants
+from opwright.kit.spec.measured import Variant
 
 LIMITS = Limits([(1 << 14, 1e10)], {"float32": 1e11})
 

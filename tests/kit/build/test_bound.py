@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from opwright.kit.bound import Bound, mismatch
+from opwright.kit.build.bound import Bound, mismatch
 from tests.kit.build.test_header import compiled
 from tests.kit.build.workshop import KERNEL_RAN, Workshop
 

@@ -15,12 +15,13 @@ import pytest
 import torch
 
 import opwright as ow
-from opwright.kit import doctor_cuda, register
-from opwright.kit.bound import Bound
 from opwright.kit.build import compile, cuda, fatbin, prebuilt
+from opwright.kit.build.bound import Bound
 from opwright.kit.build.library import Library
 from opwright.kit.build.plan import Options
 from opwright.kit.build.trouble import BuildError, Unavailable
+from opwright.kit.dispatch import registry
+from opwright.kit.doctor import cuda as doctor_cuda
 
 try:
     FOUND: str | None = cuda.nvcc().command
@@ -143,13 +144,13 @@ def test_every_kernel_of_the_library_compiles_without_a_gpu(monkeypatch: pytest.
 
     monkeypatch.setenv("OPWRIGHT_CUDA_ARCH", "9.0")
     _ = load()
-    made = {k.library for op in register.operators() for k in op.kernels if k.library and k.device == "cuda"}
+    made = {k.library for op in registry.operators() for k in op.kernels if k.library and k.device == "cuda"}
     assert len(made) >= 6
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for entry in pool.map(lambda each: compile.build(each.plan()), made):
             assert fatbin.code_in(entry.library) in ((), ("9.0",))
             assert entry.about["kernels"]
-    for op in register.operators():
+    for op in registry.operators():
         for kernel in op.kernels:
             if kernel.library in made:
                 kernel.library.bound = [Bound(*row) for row in compile.build(kernel.library.plan()).about["kernels"]]

@@ -209,7 +209,7 @@ def test_the_reference_serves_what_lies_outside_the_domain(workshop: Workshop, n
     done = workshop.run(
         f"""
         import torch, opwright as ow
-        from opwright.kit import native
+        from opwright.kit.dispatch import native
         assert (native.available() is None) == ({native} == 1), native.available()
         op = ow.load({str(folder)!r}).times
         x = torch.ones(2)

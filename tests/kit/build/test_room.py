@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from opwright.kit import doctor, native, short
-from opwright.kit.build import cache, compile, lockfile, room
+from opwright.kit import doctor
+from opwright.kit.build import cache, compile, lockfile, own, room
 from opwright.kit.build.plan import Plan
 from tests.kit.build.workshop import KERNEL_RAN, Workshop
 
@@ -103,14 +103,14 @@ def test_the_mark_of_use_is_written_once_an_hour(root: Path) -> None:
 def test_a_build_makes_room_and_keeps_the_packages_own(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = [native.plan().key, *([plan.key] if (plan := short.plan()) is not None else [])]
-    for key in (*own, "old"):
+    spared = own.keys()
+    for key in (*spared, "old"):
         keep(root, key, days=50)
     monkeypatch.setenv("OPWRIGHT_CACHE_SIZE", "2K")
     (tmp_path / "quick.cpp").write_text("int answer() { return 42; }\n")
     plan = Plan("quick", (tmp_path / "quick.cpp",))
     compile.build(plan)
-    assert keys(root) == {*own, plan.key}
+    assert keys(root) == {*spared, plan.key}
 
 
 def test_old_logs_and_remains_go_with_a_build(root: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opwright.kit.require import spell
-from opwright.kit.values import has_gradient, tensors
+from opwright.kit.spec.require import spell
+from opwright.kit.spec.values import has_gradient, tensors
 
 ROOM = 8.0
 """How many times the eager reference's own error a variant may make."""

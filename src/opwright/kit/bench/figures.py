@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opwright.kit.bench import machine
-from opwright.kit.bench.cases import spell_size
 from opwright.kit.bench.results import Results
 from opwright.kit.bench.units import spell_bytes, spell_case, spell_share, spell_us
+from opwright.kit.spec.measured import spell_size
 
 Row = dict[str, Any]
 

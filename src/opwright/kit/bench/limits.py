@@ -17,7 +17,7 @@ import torch
 
 from opwright.kit.build import cache
 from opwright.kit.build.trouble import Unavailable
-from opwright.kit.domain import Cost
+from opwright.kit.spec.domain import Cost
 
 FOOTPRINTS = tuple(1 << p for p in range(14, 29, 2))
 """Bytes that a copy reads and writes together. On the CPU small ones stay in its caches, as tensors do."""

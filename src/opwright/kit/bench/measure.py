@@ -10,16 +10,16 @@ from torch import Tensor
 
 from opwright.kit.bench import memory
 from opwright.kit.bench.agree import Given, Oracle, widen
-from opwright.kit.bench.cases import Case, Variant
 from opwright.kit.bench.limits import Limits
 from opwright.kit.bench.spread import Spread, speedup, verdict
 from opwright.kit.bench.timers import Call, Readings, clock_for, in_turns
-from opwright.kit.domain import Cost
 from opwright.kit.explain import explain
 from opwright.kit.op import Op
-from opwright.kit.require import spell
-from opwright.kit.samples import Maker, Sample, rung_sample
-from opwright.kit.values import has_gradient, tensors
+from opwright.kit.spec.domain import Cost
+from opwright.kit.spec.measured import Case, Variant
+from opwright.kit.spec.require import spell
+from opwright.kit.spec.samples import Maker, Sample, rung_sample
+from opwright.kit.spec.values import has_gradient, tensors
 
 Row = dict[str, Any]
 Tell = Callable[[str, str], None]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opwright.kit.values import tensors
+from opwright.kit.spec.values import tensors
 
 
 def peak_bytes(call: Callable[[], Any], device: torch.device) -> int:

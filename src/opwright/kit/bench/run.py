@@ -22,10 +22,11 @@ from typing import IO, Any
 import torch
 
 from opwright.kit.bench import limits as limits_of
-from opwright.kit.bench.cases import Variant, cases, families
+from opwright.kit.bench.cases import cases, families
 from opwright.kit.bench.measure import blank
 from opwright.kit.bench.results import Results
 from opwright.kit.op import Op
+from opwright.kit.spec.measured import Variant
 
 STARTING = 300.0
 """Seconds more that a worker has until its first case: it may have kernels to build."""

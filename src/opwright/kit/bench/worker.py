@@ -14,10 +14,11 @@ from typing import IO, Any
 import torch
 
 import opwright.kit.bench.limits as limits_of
-from opwright.kit.bench.cases import Family, cases
+from opwright.kit.bench.cases import cases
 from opwright.kit.bench.measure import measure, trouble, variants
+from opwright.kit.dispatch.registry import find
 from opwright.kit.load import load
-from opwright.kit.register import find
+from opwright.kit.spec.measured import Family
 
 
 def main() -> None:

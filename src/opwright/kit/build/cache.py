@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from opwright.kit.build import lockfile
+from opwright.kit.build.foreign import open_way
 from opwright.kit.build.trouble import NoCache, Unavailable
-from opwright.kit.foreign import open_way
 
 LIBRARY = "library.so"
 ABOUT = "about.json"

@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from opwright.kit import bound, locks
-from opwright.kit.build import cache, cuda, program, room, toolchain
+from opwright.kit import locks
+from opwright.kit.build import bound, cache, cuda, own, program, room, toolchain
 from opwright.kit.build.plan import VECTORISED, Plan
 from opwright.kit.build.trouble import Unavailable, explain_failure
 
@@ -51,17 +51,8 @@ def build(plan: Plan, force: bool = False, hint: str = "") -> cache.Entry:
 
     entry = cache.obtain(root, key, plan.name, make)
     if built:
-        room.make_room(root, lambda: {key, *_own_keys()})
+        room.make_room(root, lambda: {key, *own.keys()})
     return entry
-
-
-def _own_keys() -> set[str]:
-    """The keys of the package's own libraries, as this version has them."""
-    from opwright.kit import native, short  # which need this module
-    from opwright.kit.verify import guard
-
-    own = (native.plan(), short.plan(), guard.plan())
-    return {plan.key for plan in own if plan is not None}
 
 
 @contextlib.contextmanager

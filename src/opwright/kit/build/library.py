@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 
 from opwright.kit import locks
-from opwright.kit.bound import Bound
-from opwright.kit.build import cache, compile, cuda, prebuilt, toolchain
+from opwright.kit.build import cache, compile, cuda, own, prebuilt, toolchain
+from opwright.kit.build.bound import Bound
+from opwright.kit.build.foreign import refuse_foreign
 from opwright.kit.build.plan import Options, Plan
 from opwright.kit.build.trouble import BuildError, NoCache, Unavailable
-from opwright.kit.foreign import refuse_foreign
 
 
 class Library:
@@ -160,17 +160,11 @@ def forbidden() -> bool:
 
 def _hint() -> str:
     """What else is worth building, said once, where somebody already waits for a compiler."""
-    from opwright.kit import native  # which needs this module's neighbours
-
-    global _hinted
-    unwanted = os.environ.get("OPWRIGHT_NATIVE", "") == "0" or native.too_new() is not None
-    if _hinted or native.available() is None or unwanted:
+    if not own.missed() or not _first("hint"):
         return ""
-    _hinted = True
     return "; gradients and calls cost less once `opwright build` has built the rest"
 
 
-_hinted = False
 _said: dict[str, object] = {}
 
 

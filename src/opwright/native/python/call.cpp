@@ -18,7 +18,7 @@ namespace {
 
 using c10::IValue;
 
-// What an argument may be for the short way, as kit/short.py counts; anything else takes the long one.
+// What an argument may be for the short way, as kit/dispatch/short.py counts; anything else takes the long one.
 enum Kind : int64_t { other, tensor, tensors, scalar, real, integer, boolean };
 
 struct Argument {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from opwright.kit.bench.cases import spell_size
 from opwright.kit.bench.limits import Limits
 from opwright.kit.bench.report.axes import HEIGHT, WIDTH, across, frame, mark, upward
 from opwright.kit.bench.report.html import Html, el
 from opwright.kit.bench.units import spell_bytes, spell_case, spell_rate, spell_share, spell_us
+from opwright.kit.spec.measured import spell_size
 
 Row = dict[str, Any]
 SHAPES = {"reference": 0, "compiled": 1, "operator": 2, "variant": 3, "rival": 3}

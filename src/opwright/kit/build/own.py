@@ -1,0 +1,64 @@
+"""The package's own C++: what building its parts takes, and whether they are wanted."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+import torch
+
+from opwright.kit.build import cache
+from opwright.kit.build.plan import Options, Plan
+from opwright.kit.build.trouble import Unavailable
+from opwright.version import untried
+
+NATIVE: Path = Path(__file__).parent.parent.parent / "native"
+
+
+def native() -> Plan:
+    """The router and the node."""
+    return Plan("native", tuple(sorted(NATIVE.glob("*.cpp"))), Options(abi="aten"))
+
+
+def call() -> Plan | None:
+    """The short way from Python; None where Python's headers are missing, or Python is free-threaded."""
+    headers = Path(sysconfig.get_paths()["include"])
+    if free_threaded() or not (headers / "Python.h").is_file():
+        return None
+    options = Options(abi="aten", include=(str(headers),), ldflags=("-ltorch_python",))
+    return Plan(
+        "call", (NATIVE / "python" / "call.cpp",), options, (f"OPWRIGHT_PYTHON={sys.implementation.cache_tag}",)
+    )
+
+
+def guard() -> Plan:
+    """The allocator that the check guards memory with."""
+    return Plan("check", tuple(sorted((NATIVE / "check").glob("*.cpp"))), Options(abi="aten"))
+
+
+def keys() -> set[str]:
+    """The keys of all of them, as this version has them."""
+    return {plan.key for plan in (native(), call(), guard()) if plan is not None}
+
+
+def free_threaded() -> bool:
+    """Whether this Python is built to run without the global lock. The short way needs that lock: it borrows references
+    from lists and dictionaries, which another thread could then empty."""
+    return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+
+def too_new() -> str | None:
+    """Why they are not used with this torch, which is newer than any that was tried; None when they may be."""
+    return None if os.environ.get("OPWRIGHT_NATIVE", "") == "1" else untried(torch.__version__)
+
+
+def missed() -> bool:
+    """Whether the router and the node would be used if they were built."""
+    if os.environ.get("OPWRIGHT_NATIVE", "") == "0" or too_new() is not None:
+        return False
+    try:
+        return cache.look_up(cache.open_folder(), native().key) is None
+    except Unavailable:
+        return False

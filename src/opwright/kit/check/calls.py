@@ -1,0 +1,92 @@
+"""Calling an operator or its reference with a sample, and what comes out: results, then whatever was written to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+
+from opwright.kit.check.oracle import Results, rebuilt
+from opwright.kit.check.report import Finding, NotApplicable
+from opwright.kit.op import Op
+from opwright.kit.spec.probe import BadReference
+from opwright.kit.spec.samples import Sample
+from opwright.kit.spec.values import tensors
+
+
+def flat(out: Any) -> Results:
+    """The tensors of a result; None where an optional one is absent."""
+    if out is None or isinstance(out, Tensor):
+        return [out]
+    return [t for o in out for t in flat(o)] if isinstance(out, (list, tuple)) else []
+
+
+def results_of(op: Op[..., Any], function: Callable[..., Any], sample: Sample) -> Results:
+    """Call and collect. Nothing is recorded."""
+    with torch.no_grad():
+        out = function(*sample.args, **sample.kwargs)
+    return collect(op, out, sample)
+
+
+def collect(op: Op[..., Any], out: Any, sample: Sample) -> Results:
+    """The results of a call, and the tensors it wrote to."""
+    values = op.signature.bind(sample.args, sample.kwargs)
+    written = [t for p in op.signature.parameters if p.mutated for t in tensors(values.get(p.name))]
+    return [*(flat(out) if op.signature.outputs else []), *written]
+
+
+def reference_of(op: Op[..., Any]) -> Callable[[Sample], Results]:
+    """The reference, with arguments converted as the operator converts them."""
+    return lambda sample: results_of(op, op._direct, sample)
+
+
+def attempt(op: Op[..., Any], sample: Sample) -> Results:
+    """The operator's results. That it raises is a finding, since the reference did not."""
+    try:
+        return results_of(op, op, sample)
+    except torch.OutOfMemoryError:
+        raise  # which is for the property to judge
+    except Exception as e:
+        raise Finding(f"it raised {type(e).__name__} where the reference gives a result: {first_line(e)}") from None
+
+
+def accepted(make: Callable[[], Any]) -> Any:
+    """What the reference gives; a case that it rejects says nothing here."""
+    try:
+        return make()
+    except (NotApplicable, Finding):
+        raise
+    except BadReference as e:
+        raise Finding(first_line(e)) from None
+    except Exception as e:
+        raise NotApplicable(f"{REJECTED}: {first_line(e)}") from None
+
+
+REJECTED = "the reference rejects it"
+"""How the reason begins when a call is one that the reference does not take."""
+
+
+def depends_on_values(function: Callable[..., Any], sample: Sample) -> bool:
+    """Whether the shape of what a function makes cannot be told from shapes alone."""
+    mode = FakeTensorMode()
+    try:
+        with mode, torch.no_grad():
+            faked = rebuilt(sample, mode.from_tensor)
+            function(*faked.args, **faked.kwargs)
+    except (DynamicOutputShapeException, DataDependentOutputException):
+        return True
+    except Exception:
+        return False
+    return False
+
+
+def first_line(e: BaseException) -> str:
+    """The first line of an error's text."""
+    return (str(e).strip().splitlines() or [""])[0][:200]

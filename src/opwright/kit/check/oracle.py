@@ -1,0 +1,311 @@
+"""What a result must be: the reference in float64, and how far from it a right kernel may come to lie.
+
+A result is right when it lies within LOSS times what the reference itself loses in the dtype at hand (see noise.py),
+plus ULPS units in the last place, of the reference's result in float64 or of its result in the dtype itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opwright.kit.check import noise
+from opwright.kit.check.report import Finding
+from opwright.kit.spec.require import spell
+from opwright.kit.spec.samples import Sample
+
+LOSS = 8.0
+ULPS = {
+    torch.float64: 8.0,
+    torch.float32: 4.0,
+    torch.bfloat16: 2.0,
+    torch.float16: 2.0,
+    torch.complex128: 8.0,
+    torch.complex64: 4.0,
+}
+"""What a library's exp or tanh may be off by. float64 has no wider oracle, so both sides err; half types are computed
+in float32 and rounded once."""
+FAR_APART = 1 << 18
+"""Elements between rows up to which a copy keeps the strides: PyTorch itself may round differently without them."""
+WIDE = {torch.float32, torch.float16, torch.bfloat16}
+
+Results = list[Tensor | None]
+Run = Callable[[Sample], Results]
+
+
+class Oracle:
+    """The reference's answer to a call. `run` gives its results from a sample; it is asked in several dtypes."""
+
+    def __init__(self, run: Run, sample: Sample, seed: int = 0, extra_noise: Run | None = None) -> None:
+        self._run, self._sample, self._seed = run, sample, seed
+        given = copied(sample)
+        with noise.Recorder() as recorder:
+            self.same = run(given)
+        """In the dtype at hand."""
+        self.recorded, self.pointwise = recorder.seen, recorder.pointwise
+        self._wide: Results | None = None
+        self._moved: list[Results] = []
+        self._to_come = self._noisy(self._run, self.recorded)
+        if extra_noise is not None:
+            self._to_come = itertools.chain(self._to_come, self._around_exact(extra_noise))
+
+    @property
+    def wide(self) -> Results:
+        """In float64, complex128."""
+        if self._wide is None:
+            try:
+                self._wide = self._run(widened(self._sample))
+            except Exception:
+                self._wide = self.same  # a reference that takes this dtype alone
+            if [_shape(t) for t in self._wide] != [_shape(t) for t in self.same]:
+                self._wide = self.same  # its shape depends on values, or its outputs on the dtype
+        return self._wide
+
+    def moved(self) -> Iterator[Results]:
+        """In float64 with rounding errors of the dtype at hand, several times; each computed when it is asked for."""
+        for i in itertools.count():
+            if i == len(self._moved):
+                more = next(self._to_come, None)
+                if more is None:
+                    return
+                self._moved.append(more)
+            yield self._moved[i]
+
+    def _noisy(self, run: Run, recorded: list[noise.Step]) -> Iterator[Results]:
+        sample = self._sample if self.wide is self.same else widened(self._sample)
+        runs = noise.measure(run, partial(copied, sample), recorded, narrowest(self._sample), self._seed)
+        while True:
+            try:
+                found = next(runs, None)
+            except Exception:
+                return  # noise led the reference astray; what it gave without remains
+            if found is None:
+                return
+            if [_shape(t) for t in found] == [_shape(t) for t in self.same]:
+                yield found
+
+    def _around_exact(self, run: Run) -> Iterator[Results]:
+        """The noise of another way to compute the same: how far it moves from its own result, whatever that is."""
+        try:
+            center = run(widened(self._sample))
+        except Exception:
+            return
+        if [_shape(t) for t in center] != [_shape(t) for t in self.wide]:
+            return
+        for moved in self._noisy(run, []):
+            yield [
+                None if m is None or c is None or w is None else (m - c) + w
+                for m, c, w in zip(moved, center, self.wide, strict=True)
+            ]
+
+    def judge(self, got: Results, what: str = "result", also: Callable[[], Results] | None = None) -> None:
+        """Raise Finding unless these results are right, or those that the reference gives in the same place: `also`
+        is asked when they seem wrong."""
+        try:
+            self._judge(got, what)
+        except Finding:
+            if also is None or not _alike(got, also):
+                raise
+
+    def _judge(self, got: Results, what: str) -> None:
+        if len(got) != len(self.same):
+            raise Finding(f"{len(got)} {what}s, the reference gives {len(self.same)}")
+        for i, (g, e) in enumerate(zip(got, self.same, strict=True)):
+            name = what if len(got) == 1 else f"{what} {i}"
+            if g is None or e is None:
+                other = e if g is None else g
+                if other is not None and other.numel() and not bool((other == 0).all()):
+                    state = "absent" if g is None else "there"
+                    raise Finding(f"the {name} is {state}, the reference gives {'one' if g is None else 'none'}")
+                continue
+            if g.dtype != e.dtype:
+                raise Finding(f"the {name} is {spell(g.dtype)}, the reference gives {spell(e.dtype)}")
+            if g.shape != e.shape:
+                raise Finding(f"the {name} has shape {spell(g.shape)}, the reference gives {spell(e.shape)}")
+            if g.numel():
+                self._judge_values(i, g.detach(), name)
+
+    def _judge_values(self, i: int, g: Tensor, name: str) -> None:
+        same = self.same[i]
+        assert same is not None
+        same = same.detach()
+        if g.dtype == torch.complex32:
+            g, same = g.to(torch.complex64), same.to(torch.complex64)  # PyTorch compares no others
+            self._judge_floats(i, g, same, name, torch.complex32)
+            return
+        if not (g.dtype.is_floating_point or g.dtype.is_complex):
+            self._judge_exact(i, g, name)
+            return
+        self._judge_floats(i, g, same, name, g.dtype)
+
+    def _judge_floats(self, i: int, g: Tensor, same: Tensor, name: str, dtype: torch.dtype) -> None:
+        if torch.equal(g, same):
+            return  # it loses exactly what the reference loses
+        value, near = _double(g), _double(same)
+        exact = self._of(self.wide, i, near)
+        floor = ULPS.get(dtype, 4.0) * noise.eps(dtype)
+        tiny = 4 * _smallest(dtype)
+        bad = ~(_within(value, exact, floor * exact.abs() + tiny, dtype) | _within(value, near, tiny, dtype))
+        if not bool(bad.any()):
+            return
+        most = floor * torch.maximum(exact.abs(), near.abs()).nan_to_num(0, 0, 0) + tiny
+        loss: Tensor | None = None
+        torn = torch.zeros_like(bad)  # between infinities, or from one to a number: what lies there may be NaN too
+        for moved in self.moved():
+            # Every run can only allow more: the first that explains the result is the last one needed.
+            m = self._of(moved, i, exact)
+            here = (m - exact).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+            loss = here if loss is None else torch.maximum(loss, here)
+            torn |= (m != exact) & ~(m.isfinite() & exact.isfinite()) & ~(m.isnan() & exact.isnan())
+            allowed = most + LOSS * loss
+            bad = ~(_within(value, exact, allowed, dtype) | _within(value, near, allowed, dtype))
+            bad &= ~(torn & ~value.isfinite())
+            if not bool(bad.any()):
+                return
+        if loss is None:
+            allowed = most + LOSS * 2 * (near - exact).abs().nan_to_num(nan=math.inf)
+            bad = ~(_within(value, exact, allowed, dtype) | _within(value, near, allowed, dtype))
+            if not bool(bad.any()):
+                return
+        self._report(value, exact, near, allowed, bad, name, dtype)
+
+    def _judge_exact(self, i: int, g: Tensor, name: str) -> None:
+        def others() -> list[Tensor]:
+            each = [results[i] for results in (self.wide, *self.moved())]
+            return [t for t in each if t is not None and t.shape == g.shape and t.dtype == g.dtype]
+
+        same = self.same[i]
+        assert same is not None
+        bad = g != same
+        if bool(bad.any()):
+            for t in others():
+                bad &= g != t
+        if bool(bad.any()):
+            at = tuple(bad.nonzero()[0].tolist())
+            raise Finding(
+                f"the {name} is wrong in {int(bad.sum())} of {bad.numel()} elements",
+                index=list(at), expected=str(same[at].item()), got=str(g[at].item()),
+            )  # fmt: skip
+
+    @staticmethod
+    def _of(results: Results, i: int, default: Tensor) -> Tensor:
+        t = results[i]
+        return default if t is None else _double(t.detach()).to(default.dtype)
+
+    @staticmethod
+    def _report(
+        value: Tensor, exact: Tensor, near: Tensor, allowed: Tensor, bad: Tensor, name: str, dtype: torch.dtype
+    ) -> None:
+        excess = torch.where(bad, ((value - exact).abs() / allowed).nan_to_num(nan=math.inf), torch.zeros_like(allowed))
+        at = tuple(torch.unravel_index(excess.argmax(), excess.shape))
+        spot = [int(k) for k in at]
+        v, e, allow = value[at].item(), exact[at].item(), float(allowed[at])
+        off = abs(v - e) if not math.isnan(abs(v - e)) else math.nan
+        extent = f"the {name} is wrong in {int(bad.sum())} of {bad.numel()} elements"
+        how = f": off by {off:.3g} where {allow:.3g} is allowed" if math.isfinite(off) else ""
+        if not math.isfinite(abs(v)) and math.isfinite(abs(e)):
+            how = f": {v} where the reference is finite"
+        elif not math.isfinite(abs(e)):
+            how = f": {v:.6g} where the reference is {e}"
+        raise Finding(f"{extent}{how}", index=spot, expected=f"{e:.9g}", got=f"{v:.9g}")
+
+
+def _alike(got: Results, also: Callable[[], Results]) -> bool:
+    """Whether results are, to a few units in the last place, those of another computation."""
+    try:
+        others = also()
+    except Exception:
+        return False
+    for g, o in zip(got, others, strict=True):
+        if g is None or o is None or g.dtype != o.dtype or g.shape != o.shape:
+            if g is not o:
+                return False
+            continue
+        if not (g.dtype.is_floating_point or g.dtype.is_complex):
+            if not torch.equal(g, o):
+                return False
+            continue
+        value, target = _double(g.detach()), _double(o.detach())
+        allowed = ULPS.get(g.dtype, 4.0) * noise.eps(g.dtype) * target.abs() + 4 * _smallest(g.dtype)
+        if not bool(_within(value, target, allowed, g.dtype).all()):
+            return False
+    return True
+
+
+def _within(value: Tensor, target: Tensor, allowed: Tensor | float, dtype: torch.dtype) -> Tensor:
+    """Whether values lie within what is allowed of a target; NaN is near NaN, an infinity near itself."""
+    close = (value - target).abs() <= allowed
+    alike = (value == target) | (value.isnan() & target.isnan())
+    if dtype.is_floating_point:
+        # What is finite in float64 may be too large for the dtype; rounding decides.
+        most = torch.finfo(dtype).max * (1 - 4 * torch.finfo(dtype).eps)
+        alike |= value.isinf() & (target.abs() >= most) & (value.sign() == target.sign())
+    else:
+        alike |= ~value.isfinite() & ~target.isfinite()
+    return close | alike
+
+
+def _smallest(dtype: torch.dtype) -> float:
+    return float(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)
+
+
+def _double(t: Tensor) -> Tensor:
+    return t.to("cpu", torch.complex128 if t.dtype.is_complex else torch.float64)
+
+
+def _shape(t: Tensor | None) -> Any:
+    return None if t is None else t.shape
+
+
+def rebuilt(sample: Sample, change: Callable[[Tensor], Tensor]) -> Sample:
+    """The sample with every tensor changed."""
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return change(value)
+        return [walk(v) for v in value] if isinstance(value, (list, tuple)) and value else value
+
+    return Sample(tuple(map(walk, sample.args)), {k: walk(v) for k, v in sample.kwargs.items()})
+
+
+def copied(sample: Sample) -> Sample:
+    """The sample in memory of its own, each tensor with the strides it had where those can be had."""
+    return rebuilt(sample, copy)
+
+
+def copy(t: Tensor) -> Tensor:
+    """A tensor with the same values, shape and strides in memory of its own."""
+    if t.layout != torch.strided or t.numel() == 0:
+        return t.detach().clone()
+    extent = sum((s - 1) * k for s, k in zip(t.shape, t.stride(), strict=True)) + 1
+    if extent > 4 * t.numel() + FAR_APART:
+        return t.detach().clone()
+    around = t.storage_offset()
+    whole = torch.empty(0, dtype=t.dtype, device=t.device).set_(t.untyped_storage(), 0, (around + extent,), (1,))
+    return whole.clone().as_strided(t.shape, t.stride(), around)
+
+
+def widened(sample: Sample) -> Sample:
+    """The sample in float64 and complex128."""
+
+    def wide(t: Tensor) -> Tensor:
+        if t.dtype in WIDE or t.dtype == torch.complex64:
+            return t.detach().to(torch.complex128 if t.dtype.is_complex else torch.float64)
+        return copy(t)
+
+    return rebuilt(sample, wide)
+
+
+def narrowest(sample: Sample) -> torch.dtype:
+    """The floating-point dtype of a sample's tensors with the largest rounding error."""
+    from opwright.kit.spec.values import tensors
+
+    found = [t.dtype for v in (*sample.args, *sample.kwargs.values()) for t in tensors(v)]
+    floats = [d for d in found if d.is_floating_point or d.is_complex]
+    return max(floats, key=noise.eps, default=torch.get_default_dtype())

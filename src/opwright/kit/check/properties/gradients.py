@@ -1,0 +1,94 @@
+"""Gradients are those of the reference in float64, in every dtype, however the incoming ones lie in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+
+from opwright.kit.check import derivatives
+from opwright.kit.check.calls import accepted, first_line, reference_of
+from opwright.kit.check.cases import Case, Subject
+from opwright.kit.check.layouts import LAYOUTS, MIXED, PLAIN
+from opwright.kit.check.oracle import Oracle, Results, copied
+from opwright.kit.check.property import Property
+from opwright.kit.check.report import Finding, NotApplicable
+from opwright.kit.op import Op
+from opwright.kit.spec.samples import Sample
+
+PROPERTY = Property(turn=30)
+
+SECOND = "second"
+
+
+def skip(subject: Subject) -> str | None:
+    op = subject.op
+    if op.random:
+        return "it draws random numbers"
+    if op.form_of is not None:
+        return "its operator's gradients are tried, which are recorded by this form"
+    if op.rung is not None and op.rung.extras is not None:
+        return "it is not differentiated through its extra results; its operator's second derivatives are tried"
+    if not op.signature.differentiable_inputs:
+        return "no tensor of it is differentiable"
+    return None
+
+
+def cases(subject: Subject) -> Iterator[Case]:
+    rng = subject.rng("gradients")
+    fast = [d for d in _fast(subject) if d.is_floating_point or d.is_complex]
+    slow = [d for d in subject.dtypes if d not in fast and (d.is_floating_point or d.is_complex)]
+    for s in range(subject.count):
+        yield from (Case(s, d, extra="dense") for d in slow)
+        if not fast:
+            yield Case(s, torch.float64, extra=SECOND)
+            continue
+        yield from (Case(s, d, extra=kind) for d in fast for kind in derivatives.INCOMING[: 2 if d != fast[0] else 4])
+        layouts = [*LAYOUTS] if subject.thorough else ["transposed", "sliced", "expanded", "far"]
+        yield from (Case(s, fast[0], layout, extra="dense") for layout in layouts)
+        yield from (Case(s, d, MIXED, extra=rng.choice(derivatives.INCOMING)) for d in fast)
+        for variant in ("zero", "one", "tail", *(["big"] if s < 2 or subject.thorough else [])):
+            yield Case(s, rng.choice(fast), rng.choice((PLAIN, MIXED)), variant, rng.choice(derivatives.INCOMING))
+        if subject.op.parent is None:
+            yield from (Case(s, d, extra=SECOND) for d in fast if d in (fast[0], torch.float64) or subject.thorough)
+            yield Case(s, rng.choice(fast), MIXED, "tail", SECOND)
+
+
+def _fast(subject: Subject) -> list[torch.dtype]:
+    """The dtypes in which a kernel runs, here or on the rung above."""
+    op: Op[..., object] = subject.op
+    if not op.has_rung or op.recorded_by_reference:
+        return subject.fast_dtypes
+    return [*dict.fromkeys([*subject.fast_dtypes, *Subject(op.backward, subject.device).fast_dtypes])]
+
+
+def check(subject: Subject, case: Case) -> None:
+    op = subject.op
+    sample = subject.draw(replace(case, extra=""))
+    if not derivatives.leaves_of(op, sample).leaves:
+        raise NotApplicable("no tensor of it has a gradient in this dtype")
+    results = accepted(lambda: reference_of(op)(copied(sample)))
+    order, kind = (2, "dense") if case.extra == SECOND else (1, case.extra)
+    generator = torch.Generator().manual_seed(subject.seed)
+    packed = derivatives.pack(sample, derivatives.incoming(results, kind, generator))
+    # With extra results the formula serves once: second derivatives are those of the reference.
+    declared = op.has_rung and op.has_declared_gradient and (order == 1 or op.recorded_form is op)
+    formula = derivatives.by_formula(op, order) if declared else None
+    truth = accepted(lambda: derivatives.truth_of(op, sample))
+    oracle = accepted(lambda: Oracle(derivatives.through(op, truth, order), packed, subject.seed, formula))
+    try:
+        got = derivatives.through(op, op, order)(packed)
+    except Exception as e:
+        raise Finding(f"it raised {type(e).__name__} where the reference has gradients: {first_line(e)}") from None
+    oracle.judge(got, "gradient" if order == 1 else "second derivative")
+    if formula is not None and op.recorded_by_reference:
+        # Autograd sees through the reference; graphs take the declared formula.
+        oracle.judge(_by(formula, packed), "declared gradient" if order == 1 else "declared gradient's derivative")
+
+
+def _by(formula: Callable[[Sample], Results], packed: Sample) -> Results:
+    try:
+        return formula(packed)
+    except Exception as e:
+        raise Finding(f"its declared gradient raised {type(e).__name__}: {first_line(e)}") from None

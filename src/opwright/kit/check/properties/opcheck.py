@@ -1,0 +1,53 @@
+"""torch.library.opcheck finds the registration sound: schema, autograd, fake kernel, dynamic shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opwright.kit.check.calls import accepted, depends_on_values, first_line, reference_of
+from opwright.kit.check.cases import Case, Subject
+from opwright.kit.check.oracle import copied, rebuilt
+from opwright.kit.check.property import Property
+from opwright.kit.check.report import Finding, NotApplicable
+
+PROPERTY = Property(turn=70, once=True)
+
+
+def cases(subject: Subject) -> Iterator[Case]:
+    return subject.few(2 if subject.has_kernel and subject.op.parent is None else 1)
+
+
+def skip(subject: Subject) -> str | None:
+    return "it draws random numbers" if subject.op.random else None
+
+
+def dense(t: Tensor) -> Tensor:
+    """A tensor that stands for its shape alone shares one element, which tracers could not write to."""
+    return torch.ones_like(t.contiguous()) if 0 in t.stride() and t.numel() > 1 else t.detach()
+
+
+def check(subject: Subject, case: Case) -> None:
+    op = subject.op
+    sample = rebuilt(subject.draw(case), dense)
+    accepted(lambda: reference_of(op)(copied(sample)))
+    recorded = op.rung is None and op.has_rung
+
+    def record(t: Tensor) -> Tensor:
+        return t.requires_grad_() if recorded and (t.is_floating_point() or t.is_complex()) else t
+
+    sample = rebuilt(sample, record)
+    positional, named = op.signature.encode(op.signature.bind(sample.args, sample.kwargs))
+    try:
+        done: dict[str, Any] = torch.library.opcheck(op.overload, tuple(positional), named)
+    except Exception as e:
+        if depends_on_values(op.reference, sample):
+            raise NotApplicable("its shapes depend on values") from None
+        reason = next((line for line in str(e).splitlines() if "Error" in line or "expected" in line), first_line(e))
+        raise Finding(f"opcheck fails: {reason.strip()[:200]}") from None
+    failed = {name: said for name, said in done.items() if said != "SUCCESS"}
+    if failed:
+        raise Finding(f"opcheck fails: {failed}")

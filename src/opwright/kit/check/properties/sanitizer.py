@@ -1,0 +1,150 @@
+"""On a GPU, under compute-sanitizer: no stray access, no race, nothing read before it is written, no barrier missed.
+
+Each tool watches a program of its own (watched.py) that runs the cases of all rungs, with PyTorch's caching allocator
+out of the way, so that an access beyond a tensor is one beyond an allocation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from opwright.kit.build import cuda
+from opwright.kit.build.trouble import Unavailable
+from opwright.kit.check.cases import Case, Subject
+from opwright.kit.check.property import Property
+from opwright.kit.check.report import Finding
+from opwright.kit.check.travel import ticket
+
+PROPERTY = Property(turn=250, device="cuda", once=True, asked=True)
+
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+PATIENCE = 250
+"""Seconds for one tool."""
+FOREIGN = re.compile(r"\bat::|\bcub::|\bcutlass|\bcublas|\bthrust::|gemm|gemv|splitK|nvjet|xmma|\bcudnn|c10::")
+"""Kernels of PyTorch and CUDA's libraries: what they do is not ours to judge."""
+
+_running: dict[str, subprocess.Popen[str]] = {}
+
+
+def program() -> str | None:
+    """Where compute-sanitizer lies."""
+    found = shutil.which("compute-sanitizer")
+    if found is not None:
+        return found
+    try:
+        home = cuda.nvcc().home
+    except Unavailable:
+        return None
+    places = [home / "bin" / "compute-sanitizer", home / "compute-sanitizer" / "compute-sanitizer"]
+    return next((str(p) for p in places if p.is_file()), None)
+
+
+def skip(subject: Subject) -> str | None:
+    if torch.device(subject.device).type != "cuda":
+        return "it watches over GPUs"
+    if subject.op.home is not subject.op:
+        return f"it is watched together with {subject.op.home.name}"
+    if not any(k.device == "cuda" for rung in subject.op.ladder for k in rung.kernels):
+        return "no kernel runs here"
+    if program() is None:
+        return "there is no compute-sanitizer; it comes with the CUDA toolkit"
+    return None
+
+
+def cases(subject: Subject) -> Iterator[Case]:
+    try:
+        yield from (Case(0, subject.main, extra=tool) for tool in TOOLS)
+    finally:
+        while _running:  # where a failure ended the property
+            _end(_running.popitem()[1])
+
+
+def check(subject: Subject, case: Case) -> None:
+    if case.extra == TOOLS[0]:
+        for tool in TOOLS:  # all at once: each is one slow thread
+            _running[tool] = _start(subject, tool)
+    process = _running.pop(case.extra, None) or _start(subject, case.extra)
+    try:
+        said, _ = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        raise Finding(f"{case.extra} did not end within {PATIENCE} s") from None
+    finally:
+        _end(process)
+    found = errors(said)
+    if found:
+        raise Finding(f"{case.extra}: {found[0]}" + (f" (and {len(found) - 1} more)" if len(found) > 1 else ""))
+    if "watched: done" not in said:
+        raise Finding(f"{case.extra}: the program under it ended early and said: {_last_words(said)}")
+
+
+def _start(subject: Subject, tool: str) -> subprocess.Popen[str]:
+    command = [program() or "compute-sanitizer", "--tool", tool, "--print-limit", "20"]
+    if tool == "memcheck":
+        command += ["--report-api-errors", "no"]  # PyTorch asks for what there may not be, and expects a no
+    if tool == "racecheck":
+        command += ["--racecheck-report", "analysis"]
+    torch.cuda.empty_cache()  # the tool and its program want memory too
+    request = {"define": ticket(subject.op), "seed": subject.seed, "device": subject.device}
+    paths = os.pathsep.join(p for p in sys.path if p)
+    return subprocess.Popen(
+        [*command, sys.executable, str(Path(__file__).with_name("watched.py")), json.dumps(request)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": paths},
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End the tool with the program under it, which may hang on the GPU."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def _last_words(said: str) -> str:
+    """The last line of the program itself, or else of the tool."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    own = [line for line in lines if not line.startswith("=========")]
+    return (own or lines or ["nothing"])[-1][:200]
+
+
+def errors(said: str) -> list[str]:
+    """The sanitizer's findings about kernels that are not PyTorch's own, one line each.
+
+    >>> errors("========= Invalid __global__ write of size 4 bytes\\n=========     at broken(float *)+0x70")
+    ['Invalid __global__ write of size 4 bytes at broken(float *)+0x70']
+    """
+    found: list[str] = []
+    block: list[str] = []
+    for line in [*said.splitlines(), "========= end"]:
+        if not line.startswith("========="):
+            continue
+        text = line.removeprefix("=========")
+        if text.startswith(("     ", "\t")) or not text.strip():
+            block.append(text.strip())
+            continue
+        if block and _is_error(block):
+            where = next((b for b in block[1:] if b.startswith(("at ", "Write access by", "Read access by"))), "")
+            found.append(f"{block[0]} {re.split(r' in /| by thread', where)[0]}".strip()[:240])
+        block = [text.strip()]
+    return found
+
+
+KINDS = ("Invalid", "Uninitialized", "Barrier", "Error:", "Race", "Address", "Potential", "Program hit", "Misaligned")
+
+
+def _is_error(block: list[str]) -> bool:
+    # The frames of the host are PyTorch's for every kernel: its dispatcher called it.
+    on_device = [line for line in block if not line.startswith(("Host Frame", "Saved host", "by thread"))]
+    return block[0].startswith(KINDS) and not FOREIGN.search(" ".join(on_device))

@@ -1,0 +1,97 @@
+"""NaN, infinities, signed zeros and subnormal numbers are treated as the reference treats them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from opwright.kit.check.calls import accepted, attempt, reference_of
+from opwright.kit.check.cases import Case, Subject
+from opwright.kit.check.oracle import Oracle, Results, rebuilt
+from opwright.kit.check.property import Property
+from opwright.kit.check.report import Finding, NotApplicable
+
+PROPERTY = Property(turn=20)
+
+KINDS = ("nan", "inf", "zero", "subnormal", "large")
+
+
+def skip(subject: Subject) -> str | None:
+    if subject.op.random:
+        return "it draws random numbers"
+    return None if subject.has_kernel else "no kernel runs here, so the reference would only meet itself"
+
+
+def cases(subject: Subject) -> Iterator[Case]:
+    floats = [d for d in subject.fast_dtypes if d.is_floating_point]
+    for s in range(subject.count):
+        for kind in KINDS:
+            yield from (Case(s, d, extra=kind) for d in floats)
+            yield from (Case(s, d, variant="tail", extra=kind) for d in floats[:1])
+
+
+def check(subject: Subject, case: Case) -> None:
+    plain = subject.draw(replace(case, extra=""))
+    rng = subject.rng(case.id)
+    changed = False
+
+    def sprinkle(t: Tensor) -> Tensor:
+        nonlocal changed
+        if not t.dtype.is_floating_point or t.numel() == 0 or (0 in t.stride() and t.numel() > 1):
+            return t
+        changed = True
+        return _sprinkled(t, case.extra, rng)
+
+    sample = rebuilt(plain, sprinkle)
+    if not changed:
+        raise NotApplicable("it has no floating-point tensor")
+    oracle = accepted(lambda: Oracle(reference_of(subject.op), sample, subject.seed))
+    if case.extra == "large" and not oracle.pointwise:
+        raise NotApplicable("whether a sum overflows depends on its order")
+    got = attempt(subject.op, sample)
+    oracle.judge(got)
+    if case.extra == "zero" and oracle.pointwise:
+        _signs(oracle, got)
+
+
+def _sprinkled(t: Tensor, kind: str, rng: random.Random) -> Tensor:
+    info = torch.finfo(t.dtype)
+    small = info.smallest_normal * info.eps
+    values = {
+        "nan": [float("nan")],
+        "inf": [float("inf"), float("-inf")],
+        "zero": [0.0, -0.0],
+        "subnormal": [small, -small, 16 * small, info.smallest_normal / 2],
+        "large": [info.max, -info.max, info.max / 2],
+    }[kind]
+    out = t.clone()
+    where = torch.tensor([rng.random() < 0.4 for _ in range(min(t.numel(), 4096))])
+    if not bool(where.any()):
+        where[rng.randrange(len(where))] = True
+    mask = torch.zeros(t.numel(), dtype=torch.bool)
+    mask[: len(where)] = where
+    mask[-1] = mask[-1] | (rng.random() < 0.5)  # what a vector loop leaves to its tail
+    chosen = torch.tensor([rng.choice(values) for _ in range(int(mask.sum()))], dtype=torch.float64)
+    flat = out.reshape(-1).clone()
+    flat[mask.to(t.device)] = chosen.to(t.device, t.dtype)
+    return out.copy_(flat.reshape(t.shape))
+
+
+def _signs(oracle: Oracle, got: Results) -> None:
+    """The sign of a zero, where the reference has one opinion on it in every precision."""
+    for i, (g, same, wide) in enumerate(zip(got, oracle.same, oracle.wide, strict=True)):
+        if g is None or same is None or wide is None or not g.dtype.is_floating_point:
+            continue
+        zero = (g == 0) & (same == 0) & (wide == 0)
+        agreed = torch.signbit(same) == torch.signbit(wide)
+        bad = zero & agreed & (torch.signbit(g) != torch.signbit(same))
+        if bool(bad.any()):
+            at = bad.nonzero()[0].tolist()
+            sign = "-0.0" if bool(torch.signbit(same[tuple(at)])) else "0.0"
+            other = "0.0" if sign == "-0.0" else "-0.0"
+            name = "result" if len(got) == 1 else f"result {i}"
+            raise Finding(f"the {name} has the other sign of zero", index=at, expected=sign, got=other)

@@ -1,0 +1,113 @@
+"""Nothing is kept between calls: neither values, nor sizes, nor what an address once held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from opwright.kit.check import guard
+from opwright.kit.check.calls import accepted, attempt, reference_of
+from opwright.kit.check.cases import Case, Subject
+from opwright.kit.check.oracle import Oracle, Results, copied, rebuilt
+from opwright.kit.check.property import Property
+from opwright.kit.check.report import Finding, NotApplicable
+from opwright.kit.spec.samples import Sample
+
+PROPERTY = Property(turn=170)
+
+
+def cases(subject: Subject) -> Iterator[Case]:
+    for case in subject.few(3):
+        yield from (Case(case.sample, case.dtype, extra=how) for how in ("values", "sizes", "dtypes", "around"))
+
+
+def skip(subject: Subject) -> str | None:
+    if subject.op.random:
+        return "it draws random numbers"
+    return None if subject.has_kernel else "no kernel runs here"
+
+
+def check(subject: Subject, case: Case) -> None:
+    plain = Case(case.sample, case.dtype)
+    sample = subject.draw(plain)
+    oracle = accepted(lambda: Oracle(reference_of(subject.op), sample, subject.seed))
+    _judge(oracle, attempt(subject.op, copied(sample)), "first")
+    if case.extra == "values":
+        _rewritten(subject, sample)
+    elif case.extra == "around":
+        _around(subject, sample)
+    else:
+        _others(subject, case)
+    _judge(oracle, attempt(subject.op, copied(sample)), "later")
+
+
+def _around(subject: Subject, sample: Sample) -> None:
+    """What every caller shares is left as it was found."""
+    found = guard.library()
+
+    def look() -> dict[str, object]:
+        mode = None if isinstance(found, str) else found.opwright_guard_float_mode()
+        return {
+            "the state of the random number generator": torch.default_generator.get_state().tolist(),
+            "the processor's way of rounding": mode,
+            "PyTorch's number of threads": torch.get_num_threads(),
+            "the default dtype": torch.get_default_dtype(),
+            "whether gradients are recorded": torch.is_grad_enabled(),
+            "whether deterministic algorithms are asked for": torch.are_deterministic_algorithms_enabled(),
+        }
+
+    own, threads = copied(sample), torch.get_num_threads()
+    if not isinstance(found, str):
+        found.opwright_guard_usual_float_mode()
+    before = look()
+    attempt(subject.op, own)
+    after = look()
+    torch.set_num_threads(threads)
+    for what, value in before.items():
+        if after[what] != value:
+            raise Finding(f"a call changes {what}")
+
+
+def _rewritten(subject: Subject, sample: Sample) -> None:
+    """The same tensors, at the same addresses, with other values."""
+
+    def rewrite(t: Tensor) -> Tensor:
+        shared = 0 in t.stride() and t.numel() > 1
+        if shared or not (t.is_floating_point() or t.is_complex()):
+            return t
+        return t.mul_(-0.5).add_(0.25)
+
+    own = copied(sample)
+    attempt(subject.op, own)
+    changed = copied(rebuilt(own, rewrite))
+    oracle = accepted(lambda: Oracle(reference_of(subject.op), changed, subject.seed))
+    _judge(oracle, attempt(subject.op, own), "next")
+
+
+def _others(subject: Subject, case: Case) -> None:
+    """Calls of other sizes or dtypes in between."""
+    others = [Case(case.sample, case.dtype, variant=v) for v in ("tail", "one", "zero")]
+    if case.extra == "dtypes":
+        others = [Case(case.sample, d) for d in subject.fast_dtypes if d != case.dtype]
+    ran = 0
+    for other in others:
+        try:
+            between = subject.draw(other)
+            oracle = accepted(lambda: Oracle(reference_of(subject.op), between, subject.seed))  # noqa: B023
+        except NotApplicable:
+            continue
+        _judge(oracle, attempt(subject.op, between), "next")
+        ran += 1
+    if not ran:
+        raise NotApplicable("there is no other call to put in between")
+
+
+def _judge(oracle: Oracle, got: Results, which: str) -> None:
+    try:
+        oracle.judge(got)
+    except Finding as f:
+        raise Finding(
+            f"in the {which} of several calls, {f.message}", index=f.index, expected=f.expected, got=f.got
+        ) from None

@@ -1,0 +1,110 @@
+"""A property: what it says of itself, its cases, and what becomes of one."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+from opwright.kit.check import properties
+from opwright.kit.check.calls import first_line
+from opwright.kit.check.cases import Case, Subject, describe
+from opwright.kit.check.report import Failure, Finding, NotApplicable
+from opwright.kit.spec.require import spell
+
+
+@dataclass(frozen=True)
+class Property:
+    """What the file of a property says of it."""
+
+    turn: int
+    """When it is tried: what is cheap and tells most comes first."""
+    device: Literal["cpu", "cuda"] | None = None
+    """The kind of device that it says something about; None: every one."""
+    process: Literal["shared", "apart", "alone"] = "shared"
+    """Whether others are tried in the same process; apart: not before it has its own, alone: never."""
+    once: bool = False
+    """Whether further seeds tell little more."""
+    asked: bool = False
+    """Whether it is only tried when somebody asks for it."""
+
+    def serves(self, device: str, sanitized: bool) -> bool:
+        """Whether it belongs to a check on a kind of device, where the sanitizers were asked for or not."""
+        return self.device in (None, "cuda" if device == "cuda" else "cpu") and (sanitized or not self.asked)
+
+
+def module_of(name: str) -> ModuleType:
+    """The file of a property."""
+    return importlib.import_module(f"{properties.__name__}.{name}")
+
+
+def facts_of(name: str) -> Property:
+    """What a property says of itself."""
+    facts: Property = module_of(name).PROPERTY
+    return facts
+
+
+def in_turn() -> list[str]:
+    """The names of all properties, in the order in which they are tried."""
+    return sorted(properties.NAMES, key=lambda name: facts_of(name).turn)
+
+
+def alone() -> list[str]:
+    """The names of the properties whose process can try no other."""
+    return [name for name in properties.NAMES if facts_of(name).process == "alone"]
+
+
+def cases_of(subject: Subject, name: str) -> tuple[str | None, Iterable[Case]]:
+    """Why a property does not apply, or its cases."""
+    module = module_of(name)
+    skipped: str | None = module.skip(subject) if hasattr(module, "skip") else None
+    return (skipped, ()) if skipped is not None else (None, module.cases(subject))
+
+
+def chosen(subject: Subject, case: Case, only: str | None) -> bool:
+    """Whether a case is the one that was asked for, if one was."""
+    return only is None or only in (case.id, f"{subject.name}:{case.id}")
+
+
+def attempt(subject: Subject, name: str, case: Case) -> Failure | NotApplicable | None:
+    """A failure, or why the case does not apply; None when the property holds."""
+    try:
+        module_of(name).check(subject, case)
+    except NotApplicable as e:
+        return NotApplicable(*e.args)  # without the frames of its traceback, and what they hold
+    except Finding as f:
+        return failure(subject, name, case, f)
+    except Exception as e:
+        return failure(subject, name, case, Finding(f"it raised {type(e).__name__}: {first_line(e)}{_where(e)}"))
+    return None
+
+
+def _where(e: BaseException) -> str:
+    last = traceback.extract_tb(e.__traceback__)[-1]
+    return f" ({Path(last.filename).name}:{last.lineno})"
+
+
+def failure(subject: Subject, name: str, case: Case, finding: Finding) -> Failure:
+    """A finding with the case that it was made in."""
+    try:
+        call = finding.call or subject.draw(Case(case.sample, case.dtype, case.layout, case.variant))
+        words = describe(subject.op, call)
+    except Exception:
+        words = "its arguments cannot be drawn"
+    sizes = f"-{case.variant}" if case.variant else ""
+    return Failure(
+        property=name,
+        op=subject.name,
+        dtype=spell(case.dtype),
+        layout=case.layout,
+        sample=f"{case.sample}{sizes}: {words}",
+        message=finding.message,
+        index=finding.index,
+        expected=finding.expected,
+        got=finding.got,
+        replay=f"--only {name} --case {subject.name}:{case.id} --seed {subject.seed}",
+    )

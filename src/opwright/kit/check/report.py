@@ -1,0 +1,140 @@
+"""What a check found: failures, results of properties, and the report that holds them."""
+
+from __future__ import annotations
+
+import builtins
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from opwright.kit.spec.samples import Sample
+from opwright.version import __version__
+
+
+class Finding(Exception):
+    """Raised by a property for a case in which it does not hold."""
+
+    def __init__(self, message: str, *, index: Any = None, expected: Any = None, got: Any = None) -> None:
+        super().__init__(message)
+        self.message, self.index, self.expected, self.got = message, index, expected, got
+        self.call: Sample | None = None
+        """The call in which it shows, where that is not the case's own."""
+
+
+class NotApplicable(Exception):
+    """Raised for a case that says nothing: it is not counted."""
+
+
+@dataclass
+class Failure:
+    """One case in which a property does not hold."""
+
+    property: str
+    op: str
+    dtype: str
+    layout: str
+    sample: str
+    """Which sample, and its arguments in words."""
+    message: str
+    index: list[int] | None = None
+    """The worst element."""
+    expected: str | None = None
+    got: str | None = None
+    replay: str = ""
+    """The command that runs this case and no other."""
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.property}: {self.message} [{self.sample}]\n    {self.replay}"
+
+
+@dataclass
+class Result:
+    """What became of one property of one operator."""
+
+    op: str
+    property: str
+    cases: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    skipped: str | None = None
+    """Why it did not run; None when it did."""
+    seconds: float = 0.0
+
+    @builtins.property  # the name means something else here
+    def passed(self) -> bool:
+        """Whether nothing was found. A skipped property has found nothing, and says why it was skipped."""
+        return not self.failures
+
+
+@dataclass
+class Report:
+    """What a check found. Printed, it is a table of properties and the failures below it."""
+
+    results: list[Result]
+    seed: int
+    device: str
+    notes: list[str] = field(default_factory=list)
+    """What else there is to know about how it was run."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether every property held in every case."""
+        return all(r.passed for r in self.results)
+
+    @property
+    def count(self) -> str:
+        """How many failures there are, in words."""
+        return "1 failure" if len(self.failures) == 1 else f"{len(self.failures)} failures"
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The failures of all properties."""
+        return [f for r in self.results for f in r.failures]
+
+    @property
+    def cases(self) -> int:
+        """How many cases ran."""
+        return sum(r.cases for r in self.results)
+
+    def __str__(self) -> str:
+        lines = []
+        width = max((len(r.property) for r in self.results), default=0)
+        for op in dict.fromkeys(r.op for r in self.results):
+            mine = [r for r in self.results if r.op == op]
+            lines.append(f"{op}: {sum(r.cases for r in mine)} cases in {sum(r.seconds for r in mine):.1f} s")
+            for r in mine:
+                lines.append(f"  {r.property:{width}}  {verdict(r)}")
+        lines += [f"FAILED {f}" for f in self.failures] + self.notes
+        seconds = sum(r.seconds for r in self.results)
+        word = "every property held" if self.passed else self.count
+        lines.append(f"{word}: {self.cases} cases, seed {self.seed}, {self.device}, {seconds:.1f} s")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain values, for a file."""
+        return {
+            "version": 1,
+            "opwright": __version__,
+            "torch": torch.__version__,
+            "seed": self.seed,
+            "device": self.device,
+            "passed": self.passed,
+            "notes": self.notes,
+            "results": [asdict(r) for r in self.results],
+        }
+
+    def raise_if_failed(self) -> None:
+        """Raise AssertionError with the failures, if there are any."""
+        if not self.passed:
+            raise AssertionError("\n".join(str(f) for f in self.failures))
+
+
+def verdict(r: Result) -> str:
+    """A result in a few words."""
+    if r.failures:
+        return f"FAILED in {len(r.failures)} of {r.cases} cases"
+    if r.skipped is not None:
+        return f"skipped: {r.skipped}"
+    return f"{r.cases} cases"

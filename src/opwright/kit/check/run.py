@@ -1,0 +1,332 @@
+"""Running the check: which properties of which rungs, in which process, and what becomes of their cases."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from opwright.kit import locks
+from opwright.kit.build.trouble import WrongKernel
+from opwright.kit.check.calls import REJECTED
+from opwright.kit.check.cases import Subject
+from opwright.kit.check.nursery import INSIDE, Nursery
+from opwright.kit.check.process import Gone, Stranded, Worker
+from opwright.kit.check.properties import NAMES, sanitize
+from opwright.kit.check.property import alone, attempt, cases_of, chosen, facts_of, in_turn
+from opwright.kit.check.report import Failure, NotApplicable, Report, Result
+from opwright.kit.op import Op
+
+MOST_FAILURES = 3
+"""After so many failures of a property its further cases tell nothing new."""
+Progress = Callable[[str, str, int], None]
+
+
+def rungs(op: Op[..., Any]) -> list[Op[..., Any]]:
+    """The operator, its form that saves, its gradient, and what lies above that if it has a kernel. Of a rung or form,
+    itself alone."""
+    if op.home is not op:
+        return [op]
+    if op.has_rung:
+        _ = op.backward
+    return [rung for rung in op.ladder if op in (rung, rung.form_of, rung.parent) or rung.kernels]
+
+
+def run(
+    operators: Sequence[Op[..., Any]],
+    *,
+    device: str = "cpu",
+    seed: int = 0,
+    thorough: float | None = None,
+    only: Sequence[str] = (),
+    case: str | None = None,
+    rung: str | None = None,
+    sanitized: bool = False,
+    progress: Progress | None = None,
+) -> Report:
+    """Check operators; with several, two at a time."""
+    if os.environ.get(INSIDE):
+        raise RuntimeError("check: it was called by a file that is itself loaded for a check; call it in another file")
+    for name in only:
+        if name not in NAMES:
+            raise ValueError(f"there is no property {name!r}; the properties are {', '.join(in_turn())}")
+    for op in operators:
+        if not isinstance(op, Op):
+            raise TypeError(f"check: its argument must be an operator, got {type(op).__name__}")
+    kind = torch.device(device).type
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError("check: there is no GPU here; `opwright doctor` says why")
+    wanted = [p for p in in_turn() if (p in only if only else facts_of(p).serves(kind, sanitized))]
+    unfit = {op: _build(op, kind) for op in operators}
+    order = Order(device, seed, thorough, case, rung, wanted, progress or (lambda op, name, cases: None))
+
+    def check(op: Op[..., Any]) -> list[Result]:
+        return unfit[op] or order.check(op)
+
+    if len(operators) > 1 and _cores() > 1:
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(check, operators))
+    else:
+        found = [check(op) for op in operators]
+    return Report([r for results in found for r in results], seed, device, list(order.notes))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _build(op: Op[..., Any], device: str) -> list[Result]:
+    """Build what will be needed, here, where its progress and its errors are seen. A kernel that does not fit its
+    schema is one failure, and nothing else is asked of the operator."""
+    from opwright.kit.check import guard
+
+    unfit = []
+    for rung in rungs(op):
+        for kernel in rung.kernels:
+            if kernel.library is None or kernel.device != device:
+                continue
+            try:
+                ready = kernel.ready(rung)
+            except WrongKernel as e:
+                unfit.append(_unfit(rung, kernel.name, str(e)))
+                continue
+            if ready is None:
+                why = f"its kernel {kernel.name} does not run here: {kernel.state}"
+                raise RuntimeError(f"check: {rung.name} cannot be checked, since {why}")
+    if device == "cpu":
+        guard.unavailable()
+    return unfit
+
+
+class Order:
+    """What is asked of every operator in one check."""
+
+    def __init__(
+        self,
+        device: str,
+        seed: int,
+        thorough: float | None,
+        case: str | None,
+        rung: str | None,
+        wanted: list[str],
+        progress: Progress,
+    ) -> None:
+        self.device, self.seed, self.thorough, self.case, self.rung = device, seed, thorough, case, rung
+        self.wanted, self.progress = wanted, progress
+        self.notes: dict[str, None] = {}
+
+    def check(self, op: Op[..., Any]) -> list[Result]:
+        """All results of one operator."""
+        with contextlib.ExitStack() as stack:
+            workers = {kind: stack.enter_context(borrowed(kind)) for kind in ("", *alone())}
+            one = One(self, op, workers)
+            start = time.monotonic()
+            ladder = [rung for rung in rungs(op) if self.rung in (None, rung.name)]
+            wanted = [(rung, name) for rung in ladder for name in self.wanted]
+            results = {(rung.name, name): one.check(rung, name, self.seed) for rung, name in wanted}
+            seed = self.seed
+            while self.thorough is not None and time.monotonic() - start < self.thorough:
+                seed += 1
+                for rung, name in wanted:
+                    known = results[rung.name, name]
+                    if facts_of(name).once or known.failures or known.cases == 0:
+                        continue
+                    more = one.check(rung, name, seed)
+                    known.cases += more.cases
+                    known.failures += more.failures
+                    known.seconds = round(known.seconds + more.seconds, 3)
+                    if time.monotonic() - start >= self.thorough:
+                        break
+            if any(r.failures for r in results.values()):
+                for worker in workers.values():
+                    worker.stop()  # whatever the operator did to its process, it did to itself alone
+        return list(results.values())
+
+
+class One:
+    """The check of one operator, with the processes that it runs in: a plain one, and those for lone properties."""
+
+    def __init__(self, order: Order, op: Op[..., Any], workers: dict[str, Worker]) -> None:
+        self.order, self.op, self.workers = order, op, workers
+        self._not_applicable: dict[str, None] = {}
+        """Why cases of the property at hand did not apply, in their order."""
+
+    def check(self, rung: Op[..., Any], name: str, seed: int) -> Result:
+        """One property of one rung."""
+        result = Result(rung.name, name)
+        self._not_applicable.clear()
+        start = time.perf_counter()
+        worker = self.workers[name if facts_of(name).process == "alone" else ""]
+        try:
+            worker.define(self.op)
+            self._in_worker(worker, result, seed)
+        except Stranded as e:
+            if facts_of(name).process != "shared":
+                result.skipped = f"it needs a process of its own: {e}"
+            else:
+                self.order.notes[f"{self.op.name}: it was checked in this process, which a crash would end: {e}"] = None
+                self._here(rung, result, seed)
+        if result.cases == 0 and result.skipped is None:
+            reasons = list(self._not_applicable)
+            shown = "; ".join(reasons[:2]) + (f"; and {len(reasons) - 2} more" if len(reasons) > 2 else "")
+            result.skipped = "no case applies" + (f": {shown}" if shown else "")
+            if name == "forward" and reasons and all(r.startswith(REJECTED) for r in reasons):
+                result.failures.append(_nothing_accepted(rung, reasons[0]))
+        result.seconds = round(time.perf_counter() - start, 3)
+        for failure in result.failures:
+            failure.replay = _replay(self.op, failure.replay, self.order.device)
+        return result
+
+    def _here(self, rung: Op[..., Any], result: Result, seed: int) -> None:
+        """In this process, for operators that cannot leave it."""
+        subject = Subject(rung, self.order.device, seed, self.order.thorough is not None)
+        result.skipped, cases = cases_of(subject, result.property)
+        for case in cases:
+            if not chosen(subject, case, self.order.case):
+                continue
+            self._count(result, attempt(subject, result.property, case))
+            if len(result.failures) >= MOST_FAILURES:
+                break
+
+    def _count(self, result: Result, outcome: Failure | NotApplicable | None) -> None:
+        if isinstance(outcome, NotApplicable):
+            self._not_applicable.setdefault(str(outcome))
+        else:
+            result.cases += 1
+        if isinstance(outcome, Failure):
+            result.failures.append(outcome)
+        self.order.progress(result.op, result.property, result.cases)
+
+    def _in_worker(self, worker: Worker, result: Result, seed: int) -> None:
+        done: list[str] = []
+        while len(result.failures) < MOST_FAILURES:
+            current: dict[str, Any] = {}
+            try:
+                answer = worker.ask(
+                    home=self.op.home.qualname, rung=result.op, property=result.property, device=self.order.device,
+                    seed=seed, thorough=self.order.thorough is not None, case=self.order.case, done=done,
+                    most=MOST_FAILURES - len(result.failures),
+                )  # fmt: skip
+                while "end" not in answer:
+                    if "error" in answer:
+                        raise RuntimeError(f"{result.op}: {result.property}: {answer['error']}: {answer['message']}")
+                    if "case" in answer:
+                        current = answer
+                        done.append(answer["case"])
+                    else:
+                        told, reason = answer["failure"], answer["not_applicable"]
+                        self._count(
+                            result, Failure(**told) if told else None if reason is None else NotApplicable(reason)
+                        )
+                        if answer.get("leaves"):  # its GPU is of no more use
+                            worker.stop()
+                            worker.define(self.op)
+                            break
+                    answer = worker.listen()
+                else:
+                    result.skipped = answer["skipped"]
+                    return
+            except Gone as e:
+                if not current:
+                    raise RuntimeError(f"{result.op}: the check itself failed at {result.property}: {e}") from None
+                self._count(result, _crash(result, current, str(e), seed))
+                worker.define(self.op)
+
+
+def _nothing_accepted(rung: Op[..., Any], reason: str) -> Failure:
+    """An operator whose reference takes none of its samples is proved by nothing."""
+    return Failure(
+        property="forward",
+        op=rung.name,
+        dtype="",
+        layout="",
+        sample="all",
+        message=f"none of its samples is accepted in any dtype: {reason}",
+        replay=f"--only forward --case {rung.name}:0.float32.plain --seed 0",
+    )
+
+
+def _unfit(rung: Op[..., Any], kernel: str, message: str) -> Result:
+    failure = Failure(
+        property="kernel",
+        op=rung.name,
+        dtype="",
+        layout="",
+        sample=kernel,
+        message=message.removeprefix(f"{rung.name}: "),
+        replay=f"opwright build {_named(rung) or rung.home.name}",
+    )
+    return Result(rung.name, "kernel", cases=1, failures=[failure])
+
+
+def _crash(result: Result, case: dict[str, Any], message: str, seed: int) -> Failure:
+    return Failure(
+        property=result.property,
+        op=result.op,
+        dtype=case["dtype"],
+        layout=case["layout"],
+        sample=f"{case['sample']}: case {case['case']}",
+        message=message,
+        replay=f"--only {result.property} --case {result.op}:{case['case']} --seed {seed}",
+    )
+
+
+def _replay(op: Op[..., Any], failure: str, device: str) -> str:
+    """What to type so that exactly this case runs again."""
+    what = _named(op)
+    if what is None:
+        _, only, _, case, _, seed = failure.split()
+        return f'ow.check({op.home.name}, only=["{only}"], case="{case}", seed={seed})'
+    flags = f" --device {device}" if device != "cpu" else ""
+    return f"opwright check {what} {failure}{flags}"
+
+
+def _named(op: Op[..., Any]) -> str | None:
+    """An operator as the command line names it; None where it cannot."""
+    home = op.home
+    if home.__module__.startswith("opwright."):
+        return home.name
+    if home.__module__ != "__main__" and home.file is not None and os.path.isfile(home.file):
+        return os.path.relpath(home.file)
+    return None
+
+
+_idle: defaultdict[str, list[Worker]] = defaultdict(list)
+_lock = locks.renewed()
+
+
+@contextlib.contextmanager
+def borrowed(kind: str) -> Iterator[Worker]:
+    """A worker for one operator at a time; it starts when it is first asked something, and is kept for the next."""
+    with _lock:
+        worker = _idle[kind].pop() if _idle[kind] else None
+    if worker is None:
+        worker = Worker(_nursery(kind == "sanitize"))
+    try:
+        yield worker
+    except BaseException:
+        worker.stop()
+        raise
+    with _lock:
+        _idle[kind].append(worker)
+
+
+@lru_cache
+def _nursery(sanitized: bool) -> Nursery:
+    nursery = Nursery(sanitize.environment() if sanitized else {})
+    atexit.register(nursery.stop)
+    return nursery
+
+
+@atexit.register
+def _stop() -> None:
+    for worker in (w for idle in _idle.values() for w in idle):
+        worker.stop()

@@ -1,0 +1,249 @@
+"""How an operator reaches a process of its own: by the name of its module, by its file, or as source."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import linecache
+import symtable
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from opwright.kit.build.foreign import LOADED
+from opwright.kit.dispatch import registry
+from opwright.kit.load import load
+from opwright.kit.op import Op
+
+Ticket = dict[str, Any]
+DECLARES = ("kernel_file", "kernel", "samples", "rejects", "gradient", "saving", "cost")
+
+
+def ticket(op: Op[..., Any]) -> Ticket:
+    """What another process needs to define the operator."""
+    home = op.home
+    module = home.__module__
+    base = {"name": home.qualname, "schema": home.schema, "kernels": _kernels(home)}
+    if module.startswith(f"{LOADED}.") and home.file is not None:
+        return {**base, "load": home.file}
+    found = sys.modules.get(module)
+    if module != "__main__" and found is not None and getattr(found, "__spec__", None) is not None:
+        return {**base, "module": module, "path": [p for p in sys.path if p]}
+    return {**base, "sources": sources(home)}
+
+
+def _kernels(op: Op[..., Any]) -> list[int]:
+    return [len(rung.kernels) for rung in op.ladder if rung.kernels]
+
+
+def arrive(given: Ticket) -> Op[..., Any]:
+    """Define the operator that a ticket speaks of, in this process, and give it."""
+    if "load" in given:
+        load(given["load"])
+    elif "module" in given:
+        sys.path[:] = dict.fromkeys([*sys.path, *given["path"]])
+        importlib.import_module(given["module"])
+    else:
+        # Its classes are looked up where they say that they are.
+        sys.modules["__main__"] = script = types.ModuleType("__main__")
+        for file, text in given["sources"]:
+            script.__file__ = file
+            exec(compile(text, file, "exec", dont_inherit=True), script.__dict__)
+    op = registry.find(given["name"])
+    if op is None:
+        raise LookupError(f"{given['name']} is defined inside a function, where another process cannot find it")
+    if op.schema != given["schema"] or _kernels(op) != given["kernels"]:
+        raise LookupError(f"{given['name']} is not what its file defines: it was changed after that was loaded")
+    return op
+
+
+# --- as source -------------------------------------------------------------------------------------------------
+
+
+def sources(op: Op[..., Any]) -> list[tuple[str, str]]:
+    """The pieces of a script or notebook that define an operator, each with the file it stands in.
+
+    A piece holds imports, the operator, what belongs to it, and what those refer to; not what merely uses it.
+    """
+    scope = getattr(inspect.unwrap(op.reference), "__globals__", None)
+    functions = list(_functions(op))
+    if scope is None or not functions:
+        raise LookupError(f"{op.name}: its source cannot be found")
+    wanted = {name for name, value in scope.items() if isinstance(value, Op) and value.home in _family(op)}
+    files: dict[str, None] = dict.fromkeys(f.__code__.co_filename for f in functions)
+    pieces: dict[str, str] = {}
+    while True:
+        trees = {file: _parsed(op, file) for file in files}
+        needed = _needed(list(trees.values()), wanted)
+        pieces = {file: _slice(tree, needed, wanted) for file, tree in trees.items()}
+        bound = {name for tree in trees.values() for s in tree.body for name in _binds(s)}
+        more: dict[str, None] = {}
+        for name in sorted(needed - bound):
+            value = scope.get(name)
+            if isinstance(value, (types.FunctionType, type)) and getattr(value, "__module__", "") == "__main__":
+                file = value.__code__.co_filename if isinstance(value, types.FunctionType) else inspect.getfile(value)
+                more[file] = None
+        if set(more) <= set(files):
+            break
+        files = {**more, **files}
+    return [("<values>", _values(needed - bound, scope)), *pieces.items()]
+
+
+def _family(op: Op[..., Any]) -> list[Op[..., Any]]:
+    plain = registry.find(op.qualname.removesuffix("_"))
+    return [op] if plain is None else [op, plain]
+
+
+def _functions(op: Op[..., Any]) -> Iterator[types.FunctionType]:
+    for member in _family(op):
+        for rung in member.ladder:
+            # The reference first: what belongs to it may stand in later cells.
+            declared: list[Callable[..., Any] | None] = [rung.reference] if rung.rung is None else []
+            declared += [rung._gradient, rung._cost, *rung._samples, *rung._rejects]
+            declared += [k._function for k in rung.kernels if k.library is None]
+            for function in declared:
+                plain = inspect.unwrap(function) if function is not None else None
+                if isinstance(plain, types.FunctionType) and not plain.__module__.startswith("opwright."):
+                    if plain.__name__ == "reference_in_place":
+                        continue
+                    yield plain
+
+
+def _parsed(op: Op[..., Any], file: str) -> ast.Module:
+    text = "".join(linecache.getlines(file)) or (Path(file).read_text(encoding="utf-8") if Path(file).is_file() else "")
+    if not text:
+        raise LookupError(f"{op.name}: the source of {file} cannot be found")
+    # A cell may hold lines for the notebook alone.
+    lines = [line if not line.lstrip().startswith(("%", "!")) else "" for line in text.splitlines()]
+    return ast.parse("\n".join(lines))
+
+
+def _binds(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+        yield statement.name
+    elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+        for alias in statement.names:
+            yield alias.asname or alias.name.partition(".")[0]
+    elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id
+    elif isinstance(statement, COMPOUND) and not _is_main_block(statement):
+        for inner in ast.iter_child_nodes(statement):
+            if isinstance(inner, ast.stmt):  # and not what a loop runs over: that may be the operator, in use
+                yield from _binds(inner)
+
+
+COMPOUND = (ast.If, ast.Try, ast.For, ast.While, ast.With)
+
+
+def _is_main_block(statement: ast.stmt) -> bool:
+    """Whether it is what a script does when it is run: it uses operators, and defines none."""
+    return isinstance(statement, ast.If) and "__name__" in {
+        n.id for n in ast.walk(statement.test) if isinstance(n, ast.Name)
+    }
+
+
+def _changes(statement: ast.stmt) -> Iterator[str]:
+    """The names whose values a statement changes in place: `table["k"] = 3`, `values.append(1.0)`."""
+    if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete)):
+        places = statement.targets if isinstance(statement, (ast.Assign, ast.Delete)) else [statement.target]
+        for place in places:
+            while isinstance(place, (ast.Subscript, ast.Attribute)):
+                place = place.value
+            if isinstance(place, ast.Name):
+                yield place.id
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        root, last = _root(statement.value)
+        if root is not None and last:
+            yield root
+    elif isinstance(statement, COMPOUND) and not _is_main_block(statement):
+        for inner in ast.iter_child_nodes(statement):
+            if isinstance(inner, ast.stmt):
+                yield from _changes(inner)
+
+
+def _uses(statement: ast.stmt) -> set[str]:
+    """The global names that a statement mentions, in functions too; not what is theirs alone."""
+    found: set[str] = set()
+
+    def look(table: symtable.SymbolTable) -> None:
+        outermost = table.get_type() == "module"
+        found.update(s.get_name() for s in table.get_symbols() if outermost or s.is_global())
+        for inner in table.get_children():
+            look(inner)
+
+    look(symtable.symtable(ast.unparse(statement), "<statement>", "exec"))
+    return found
+
+
+def _root(node: ast.expr) -> tuple[str | None, str]:
+    """The name that an expression such as `op.backward.kernel_file(…)` begins with, and its last attribute."""
+    last = ""
+    while isinstance(node, (ast.Attribute, ast.Call)):
+        if isinstance(node, ast.Attribute):
+            last = last or node.attr
+            node = node.value
+        else:
+            node = node.func
+    return (node.id if isinstance(node, ast.Name) else None), last
+
+
+def _declares(statement: ast.stmt, wanted: set[str]) -> bool:
+    """Whether a statement declares something of the operator."""
+    found: list[ast.expr] = []
+    if isinstance(statement, ast.FunctionDef):
+        found = list(statement.decorator_list)
+    elif isinstance(statement, ast.Expr):
+        found = [statement.value]
+    return any(root in wanted and last in DECLARES for root, last in map(_root, found))
+
+
+def _needed(trees: list[ast.Module], wanted: set[str]) -> set[str]:
+    needed = set(wanted)
+    while True:
+        before = len(needed)
+        for tree in trees:
+            values = _values_of(tree)
+            for statement in tree.body:
+                if not isinstance(statement, IMPORTS) and _belongs(statement, needed, wanted, values):
+                    needed |= _uses(statement)
+        if len(needed) == before:
+            return needed
+
+
+IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+def _values_of(tree: ast.Module) -> set[str]:
+    """The names that stand for values, rather than modules, functions and classes: these alone are changed."""
+    plain = (*IMPORTS, ast.FunctionDef, ast.ClassDef)
+    return {name for s in tree.body if not isinstance(s, plain) for name in _binds(s)}
+
+
+def _belongs(statement: ast.stmt, needed: set[str], wanted: set[str], values: set[str]) -> bool:
+    """Whether a statement has a part in what the operator is."""
+    binds = set(_binds(statement)) - {"_"}
+    changes = set(_changes(statement)) & (values - wanted)
+    return bool((binds | changes) & needed) or _declares(statement, wanted)
+
+
+def _slice(tree: ast.Module, needed: set[str], wanted: set[str]) -> str:
+    values = _values_of(tree)
+    kept = [s for s in tree.body if isinstance(s, IMPORTS) or _belongs(s, needed, wanted, values)]
+    return "\n".join(map(ast.unparse, kept))
+
+
+def _values(names: set[str], scope: dict[str, Any]) -> str:
+    """Names that no piece binds: modules by import, plain values as they are now."""
+    lines = []
+    for name in sorted(names):
+        value = scope.get(name)
+        if isinstance(value, types.ModuleType):
+            lines.append(f"import importlib\n{name} = importlib.import_module({value.__name__!r})")
+        elif isinstance(value, (bool, int, float, complex, str, bytes)):
+            lines.append(f"{name} = {value!r}")
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""What follows from an operator: gradients and the in-place form."""

@@ -1,0 +1,149 @@
+"""Autograd in C++: what the node must know of an operator, written down when it is first needed.
+
+An operator is registered with Python's autograd (dispatch/record.py) at the key that stands for all devices. Its first call
+there lets the node take over, at the keys of the devices, where the package's own C++ is built.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from opwright.kit import locks
+from opwright.kit.dispatch import native, registry
+from opwright.kit.dispatch.untraced import untraced
+from opwright.kit.spec.schema import Signature
+
+if TYPE_CHECKING:
+    from opwright.kit.derive.derive import Rung
+    from opwright.kit.dispatch.registry import Entry
+    from opwright.kit.op import Op
+
+GRADIENT, INPUT, OUTPUT, WANTED = range(4)
+"""Where an argument of the next rung comes from, as ladder.h counts."""
+
+FOLLOWED, UPDATED = 1, 2
+"""What becomes of an argument: it has a gradient, or it is written to beside the outputs."""
+
+_lock = locks.settled(locks.NODE)
+_library: torch.library.Library | None = None
+
+
+def why_not(op: Op[..., Any]) -> str | None:
+    """None when calls of the operator are recorded in C++, else why they are recorded in Python."""
+    if op.recorded_by_reference and not _writes_what_it_is_given(op):
+        return "autograd records what its reference does"
+    return native.available()
+
+
+def _writes_what_it_is_given(op: Op[..., Any]) -> bool:
+    """Whether it is the in-place form of an operator whose gradient serves it as well."""
+    base = op.functional
+    return op.opaque and not op.random and base is not None and base.has_rung and base.derivation.extras is None
+
+
+def take_over(entry: Entry) -> bool:
+    """Let C++ record the operator's calls from now on, if it can; whether this call brought that about."""
+    if entry.native or why_not(entry.op) is not None:
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:  # type: ignore[attr-defined]
+        return False  # a tracer looks on and would see the registration
+    with _lock:
+        _answer_questions()
+        _write(entry)
+    return True
+
+
+def forget(entry: Entry) -> None:
+    """The operator has changed: C++ will ask for it anew, and what is being written down is out of date."""
+    entry.changes += 1
+    entry.met.clear()  # it may have a form that saves now, which needs rules of its own
+    if entry.native:
+        with torch._C._DisableTorchDispatch():
+            torch.ops.opwright_native.forget(entry.overload.name())
+
+
+def _answer_questions() -> None:
+    global _library
+    if _library is None:
+        _library = torch.library.Library("opwright_native", "IMPL")
+        _library.impl("ask", untraced(lambda name: _write(registry.entry_of(name))), "CompositeExplicitAutograd")
+        for key in registry.BELOW_AUTOGRAD:
+            _library.impl("meet", untraced(registry.meet), key)
+
+
+def _write(entry: Entry) -> None:
+    while True:
+        changes = entry.changes
+        read = _read(entry.op)
+
+        def write(read: tuple[Any, ...] = read) -> None:
+            torch.ops.opwright_native.record(entry.overload.name(), *read)
+            entry.native = True
+
+        if registry.if_unchanged(entry, changes, write):
+            return
+
+
+def _read(op: Op[..., Any]) -> tuple[str, list[str], list[str], list[int]]:
+    """What C++ must know of an operator, as record.cpp reads it."""
+    in_place = _writes_what_it_is_given(op)
+    ladder = op.functional if in_place and op.functional is not None else op
+    numbers = [int(op.recorded_by_reference and not in_place), 0 if in_place else -1]
+    above = ladder.backward if ladder.has_rung else None
+    outputs = op.signature.outputs
+    differentiable = bool(ladder.signature.differentiable_outputs)
+    followed = op.signature.differentiable_inputs if differentiable else ()
+    updated = () if in_place else [p for p in op.signature.parameters if p.mutated]
+    numbers += [FOLLOWED if p in followed else UPDATED if p in updated else 0 for p in op.signature.parameters]
+    numbers += [len(outputs), *(int(o.differentiable) for o in outputs)]
+    if above is None or above.rung is None:
+        numbers.append(0)
+    else:
+        numbers += _sources(above.rung, ladder.signature)
+    form = op.recorded_form if above is not None and not in_place else op
+    plain = above is not None and not above.opaque
+    operators = [
+        form.overload.name(),
+        registry.define_reference(op).name(),
+        above.overload.name() if above is not None else "",
+        registry.define_reference(above).name() if above is not None and plain else "",
+        "" if above is not None else f"{op.name}: {_missing(op)}",
+        (above.differentiable_once if above is not None else None) or "",
+    ]
+    names = [p.name for p in op.signature.parameters]
+    return op.name, operators, names, numbers
+
+
+def _sources(rung: Rung, below: Signature) -> list[int]:
+    """Where each argument of the rung comes from, as numbers in the order in which record.cpp reads them."""
+    places = {p.name: i for i, p in enumerate(below.parameters)}
+    gradients = dict(zip(rung.grads, below.differentiable_outputs, strict=True))
+    followed = below.differentiable_inputs[:63]  # beyond, everything is kept
+    numbers = [len(rung.signature.parameters)]
+    for p in rung.signature.parameters:
+        if p.name in gradients:
+            kind, index = GRADIENT, gradients[p.name]
+        elif p.name == rung.wanted:
+            kind, index = WANTED, 0
+        elif p.name in rung.outputs:
+            kind, index = OUTPUT, rung.outputs[p.name]
+        else:
+            kind, index = INPUT, places[p.name]
+        readers = _ALL
+        if p.name in rung.needs:
+            readers = sum(1 << i for i, f in enumerate(followed) if f.name in rung.needs[p.name])
+        numbers += [kind, index, int(p.kind.is_optional), int(p.like), readers]
+    return numbers
+
+
+_ALL = 2**63 - 1
+
+
+def _missing(op: Op[..., Any]) -> str:
+    try:
+        _ = op.derivation
+    except TypeError as e:
+        return str(e)
+    return ""

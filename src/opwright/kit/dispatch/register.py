@@ -1,0 +1,195 @@
+"""How an operator gets behind its name in the dispatcher, and how another takes its place."""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from opwright.kit.dispatch import autocast, compiled, fake, native, node, record, registry
+from opwright.kit.dispatch.untraced import untraced
+from opwright.kit.spec.captured import digest
+from opwright.kit.spec.names import closed_over
+
+if TYPE_CHECKING:
+    from opwright.kit.op import Op
+
+
+def _front_kernel(name: str) -> Any:
+    """What torch.func does by itself at its front door, as it is before ours takes the place."""
+    return torch.library.get_kernel(name, registry.FRONT) if hasattr(torch.library, "get_kernel") else None
+
+
+def only_gradients() -> bool:
+    """Whether every transform of torch.func that looks on is a gradient. These record as autograd does, so the node
+    serves them, kernels and all; the others take a reference apart."""
+    stack = torch._C._functorch.get_interpreter_stack() or []  # type: ignore[attr-defined]
+    return all(layer.key() == torch._C._functorch.TransformType.Grad for layer in stack)
+
+
+_former: dict[str, weakref.WeakSet[Op[..., Any]]] = {}
+"""The operators that others were defined in the place of, by name."""
+
+
+def register(op: Op[..., Any], finish: Callable[[], None]) -> None:
+    """Put the operator behind its name. It gets the overload to call, and is finished before anyone can find it."""
+    if op.qualname in registry.entries:
+        native.available()  # it may load the library, which is not to be done while the lock is held
+    with registry.lock:
+        entry = registry.entries.get(op.qualname)
+        if op.home is op:
+            _refuse_robbery(op)
+        if entry is not None:
+            _refuse_another(entry.op, op)
+        schema = op.signature.schema(op.name)
+        # The rung of an operator that was replaced meanwhile must not take the name from its successor's.
+        below = op.parent or op.form_of
+        replaced = below is not None and registry.find(below.qualname) is not below
+        if entry is not None and entry.schema == schema and not replaced and _may_stand_for(op, entry.op):
+            op.overload = entry.overload
+            if op.home is op:
+                compiled.forget(entry.op)
+                _leave_behind(entry.op)
+            finish()
+            entry.op = op
+            node.forget(entry)
+            _unroute(entry)
+            return
+        if entry is not None and op.home is op:
+            compiled.forget(entry.op)
+            _leave_behind(entry.op)
+        _define(op, schema, public=not replaced, finish=finish)
+
+
+def _may_stand_for(op: Op[..., Any], known: Op[..., Any]) -> bool:
+    """Whether an operator may take the place of another behind one overload. Graphs that were recorded with a gradient
+    keep it, so that another one gets a name of its own."""
+    if known.random != op.random:
+        return False
+    if op.parent is None or known.parent is None:
+        return True
+    return op.home is not known.home and op.home.digest == (known.home.stood or known.home.digest)
+
+
+def _leave_behind(op: Op[..., Any]) -> None:
+    """Graphs that were recorded with an operator keep it when it is defined again. What its reference names may be
+    another by now, the same cell's constants: then nobody can differentiate them."""
+    former = _former.setdefault(op.qualname, weakref.WeakSet())
+    former.add(op)
+    for each in former:
+        each.outdated = each.outdated or each.stood not in (None, each.digest)
+
+
+def _refuse_robbery(op: Op[..., Any]) -> None:
+    """An operator's gradient and the form that saves have names of their own."""
+    for suffix, what in (("_backward", "gradient"), ("_saving", "form that saves")):
+        below = registry.entries.get(op.qualname.removesuffix(suffix)) if op.name.endswith(suffix) else None
+        above = registry.entries.get(op.qualname + suffix)
+        taken = op.name if below is not None else f"{op.name}{suffix}"
+        base = op.name.removesuffix(suffix) if below is not None else op.name
+        if below is not None or (above is not None and above.op.home is above.op):
+            declare = "gradient" if suffix == "_backward" else 'saving("…")'
+            raise ValueError(
+                f"{op.name}: {taken} is what the {what} of {base} is called; declare it with @{base}.{declare}, "
+                f"or choose another name"
+            )
+
+
+def _unroute(entry: registry.Entry) -> None:
+    native.unroute(entry.overload.name())
+
+
+def changed(op: Op[..., Any]) -> None:
+    """The operator's kernels or its gradient are others than before: whoever wrote them down must look again."""
+    for each in (op, op.parent, op.form_of):
+        entry = None if each is None else registry.by_overload.get(each.overload.name())
+        if entry is not None and entry.op is each:
+            with registry.lock:
+                node.forget(entry)
+
+
+def _refuse_another(known: Op[..., Any], op: Op[..., Any]) -> None:
+    """Only the place that defined an operator may define it again, and not as another closure of one function."""
+    if known.origin != op.origin:
+        raise ValueError(
+            f"{op.name}: {op.qualname} is defined already, in {known.file}; "
+            f'choose another name, or a namespace of your own with @ow.op(namespace="…")'
+        )
+    old, new = known.reference, op.reference
+    again = op.home is op and getattr(old, "__code__", old) is getattr(new, "__code__", new)
+    if again and _differ(dict(closed_over(old)), dict(closed_over(new))):
+        raise ValueError(
+            f"{op.name}: the function that makes it ran twice with different values, and {op.qualname} can be one "
+            f"operator only; give each a name of its own with @ow.op(name=…), or pass what differs as an argument"
+        )
+
+
+def _differ(known: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether two references hold different things of the function around them; values and helpers by what they are,
+    all else by identity."""
+    values = (bool, int, float, complex, str, bytes, tuple, type(None), types.FunctionType)
+    both = [(known[name], new[name]) for name in known.keys() & new.keys()]
+    return any(a is not b and not (isinstance(a, values) and digest(a) == digest(b)) for a, b in both)
+
+
+def _define(op: Op[..., Any], schema: str, public: bool, finish: Callable[[], None]) -> None:
+    namespace = getattr(torch.ops, op.namespace)
+    name = op.name
+    if op.qualname not in registry.entries and torch._C._jit_get_schemas_for_operator(op.qualname):
+        raise ValueError(f"{op.name}: {op.qualname} belongs to another library; choose another name or namespace")
+    if op.qualname in registry.entries or not public:
+        # The schema changed. What was compiled with the old one keeps it; the name now leads to the new one.
+        registry.versions[op.qualname] = registry.versions.get(op.qualname, 1) + 1
+        name = f"{op.name}__{registry.versions[op.qualname]}"
+    library = registry.libraries.setdefault(op.namespace, torch.library.Library(op.namespace, "FRAGMENT"))
+    tags = [torch.Tag.nondeterministic_seeded] if op.random else []
+    library.define(schema.replace(op.name, name, 1), tags=tags)
+    packet = getattr(namespace, name)
+    entry = registry.Entry(op, schema, packet.default)
+    op.overload = entry.overload
+    registry.by_overload[entry.overload.name()] = entry
+    finish()
+
+    def reference(*args: Any, **kwargs: Any) -> Any:
+        return entry.op.run_reference(*args, **kwargs)
+
+    plain = _front_kernel(f"{op.namespace}::{name}")
+
+    def front(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        extras = entry.op.home._extras
+        nested = extras is None or not extras.once  # what a node keeps may be differentiated again, a layer further out
+        if nested and entry.native and plain is not None and only_gradients():
+            return plain.call_boxed(keyset, *args, **kwargs)
+        return entry.op.run_transformed(*args, **kwargs)
+
+    def below_autograd(*args: Any, **kwargs: Any) -> Any:
+        return entry.op.run_kernel(*args, **kwargs)
+
+    def autograd(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        if node.take_over(entry):
+            return entry.overload.redispatch(keyset, *args, **kwargs)  # to C++, which stands at the devices' keys now
+        return record.autograd_kernel(entry.op, keyset, args, kwargs)
+
+    def faked(*args: Any, **kwargs: Any) -> Any:
+        out = fake.run(entry.op, args, kwargs)
+        compiled.stamp(entry.op, registry.names_of(entry.op.home))  # now that what the reference imports is there
+        return out
+
+    def implement(function: Callable[..., Any], key: str, with_keyset: bool = False) -> None:
+        library.impl(name, untraced(function), key, with_keyset=with_keyset)
+
+    for key in registry.BELOW_AUTOGRAD:
+        implement(below_autograd, key)
+    implement(autograd, "Autograd", with_keyset=True)
+    for key in registry.REFERENCE_KEYS:
+        if key == registry.FRONT:
+            implement(front, key, with_keyset=True)
+        else:
+            implement(autocast.rule(lambda: entry.op, key) if key in autocast.DEVICES else reference, key)
+    torch.library.register_fake(f"{op.namespace}::{name}", faked, lib=library)
+    if public:
+        setattr(namespace, op.name, packet)
+        registry.entries[op.qualname] = entry

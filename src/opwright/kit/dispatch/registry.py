@@ -1,0 +1,203 @@
+"""Which operator stands behind which name of the dispatcher, and what else is defined for it there.
+
+An operator's kernels are registered once and look up the operator when they run. Defining it again swaps what they
+find, so that nothing is ever deregistered while another thread may be inside it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from opwright.kit import locks
+from opwright.kit.dispatch import autocast
+from opwright.kit.dispatch.untraced import untraced
+
+if TYPE_CHECKING:
+    from opwright.kit.op import Op
+
+
+# The reference answers whatever the dispatcher would otherwise take apart wrongly: torch.func's transforms (before
+# an interpreter saves its state, so that the reference may start transforms itself), the legacy vmap, and autocast.
+FRONT = "FuncTorchDynamicLayerFrontMode"
+_KEYS = (FRONT, "Batched", *autocast.DEVICES)
+
+
+def known(key: str) -> bool:
+    try:
+        torch._C._parse_dispatch_key(key)  # type: ignore[attr-defined]
+    except RuntimeError:
+        return False
+    return True
+
+
+REFERENCE_KEYS = tuple(key for key in _KEYS if known(key))
+NESTED = tuple(key for key in ("NestedTensorCPU", "NestedTensorCUDA") if known(key))
+"""What the key for every device leaves out."""
+BELOW_AUTOGRAD = ("CompositeExplicitAutograd", *NESTED)
+
+
+class Entry:
+    """A name in the dispatcher and the operator that stands behind it now."""
+
+    def __init__(self, op: Op[..., Any], schema: str, overload: Any) -> None:
+        self.op, self.schema, self.overload = op, schema, overload
+        self.native = False
+        """Whether C++ records its calls."""
+        self.changes = 0
+        """How often it has become another."""
+        self.met: set[type] = set()
+        """The kinds of tensors, beside PyTorch's own, that it was called with since it last changed."""
+        self.ruled: set[type] = set()
+        """Those that have a rule for this overload."""
+        self.ways: dict[str, Any] = {}
+        """The overloads that lead past C++, once somebody needs them."""
+
+
+lock = locks.settled(locks.REGISTER)
+libraries: dict[str, torch.library.Library] = {}
+entries: dict[str, Entry] = {}
+by_overload: dict[str, Entry] = {}
+versions: dict[str, int] = {}
+_hidden: set[str] = set()
+
+
+def find(qualname: str) -> Op[..., Any] | None:
+    """The operator that stands behind a name, if opwright defined it."""
+    entry = entries.get(qualname)
+    return None if entry is None else entry.op
+
+
+def recall(qualname: str) -> Op[..., Any]:
+    """The operator of a name, as pickles want it."""
+    op = find(qualname)
+    if op is None and qualname.endswith("_backward"):
+        return recall(qualname.removesuffix("_backward")).backward  # a rung that nobody has asked for here yet
+    if op is None:
+        raise LookupError(f"{qualname} is not defined here; import or ow.load the file that defines it first")
+    return op
+
+
+def operators() -> list[Op[..., Any]]:
+    """Every operator defined so far, rungs included, in the order of definition."""
+    return [entry.op for entry in entries.values()]
+
+
+def entry_of(name: str) -> Entry:
+    """What stands behind an overload of ours."""
+    return by_overload[name]
+
+
+def meet(name: str, given: list[Tensor]) -> None:
+    """Give the kinds of tensors that have a `__torch_dispatch__` of their own (DTensor, nested tensors, anybody's
+    subclass) a rule for an operator: theirs where they have one, else the reference, which they may well serve."""
+    entry = by_overload[name]
+    for kind in {type(t) for t in given}:
+        own = getattr(kind, "__torch_dispatch__", None)
+        tracer = kind.__module__.startswith(("torch._subclasses", "torch.fx", "torch._functorch"))
+        if own is None or tracer or own is torch._C._disabled_torch_dispatch_impl or kind in entry.met:  # type: ignore[attr-defined]
+            continue
+        with lock:
+            entry.met.add(kind)
+            for each in {entry.op, entry.op.recorded_form if entry.op.has_rung else entry.op}:
+                _give_rule(by_overload[each.overload.name()], kind)
+
+
+def _give_rule(entry: Entry, kind: Any) -> None:
+    if kind in entry.ruled:
+        return
+    entry.ruled.add(kind)
+
+    inside = threading.local()
+
+    def rule(cls: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        out: Any = NotImplemented
+        if not getattr(inside, "asked", False):  # a kind that knows nothing of the operator may just call it again
+            inside.asked = True
+            try:
+                out = kind.__torch_dispatch__(func, types, args, kwargs or {})
+            except NotImplementedError:
+                pass
+            finally:
+                inside.asked = False
+        return entry.op.run_reference(*args, **(kwargs or {})) if out is NotImplemented else out
+
+    library = libraries[entry.op.namespace]
+    torch.library.register_torch_dispatch(entry.overload.name(), kind, rule, lib=library)
+
+
+def if_unchanged(entry: Entry, changes: int, write: Callable[[], object]) -> bool:
+    """Write down what was read of an operator, unless it has become another since; whether it was written."""
+    with lock:
+        if entry.changes != changes:
+            return False
+        write()
+        return True
+
+
+def define_hidden(op: Op[..., Any], overload: str) -> Any:
+    """Define the overload that a built library's kernel answers to, once, and give it."""
+    with lock:
+        # Always under the operator's own name, which is all that a built library knows; the key of the build in the
+        # overload's tells apart what was built for another schema.
+        name = f"{op.qualname}.{overload}"
+        if name not in _hidden:
+            libraries[op.namespace].define(op.signature.schema(f"{op.name}.{overload}", hidden=f"_{overload}"))
+            _hidden.add(name)
+        return getattr(_own_packet(op), overload)
+
+
+def _own_packet(op: Op[..., Any]) -> Any:
+    """What the dispatcher has under an operator's name; torch.ops may show what a changed schema was put under."""
+    namespace = getattr(torch.ops, op.namespace)
+    shown = vars(namespace).get(op.name)
+    if shown is not None and shown._qualified_op_name == op.qualname:
+        return shown
+    own = type(namespace).__getattr__(namespace, op.name)
+    if shown is not None:
+        setattr(namespace, op.name, shown)
+    return own
+
+
+def names_of(op: Op[..., Any]) -> str:
+    """The internal names that this process has given to an operator and its gradients, which graphs may hold."""
+    family = re.compile(f"{re.escape(op.qualname)}(_saving)?(_backward)*")
+    return " ".join(f"{name}__{n}" for name, n in sorted(versions.items()) if family.fullmatch(name))
+
+
+def define_reference(op: Op[..., Any]) -> Any:
+    """The overload that always runs the reference."""
+    return _define_way(op, "reference", lambda op: op.run_differentiated)
+
+
+def define_unrouted(op: Op[..., Any]) -> Any:
+    """The overload that runs what C++ knows no kernel for."""
+    return _define_way(op, "unrouted", lambda op: op.run_unrouted)
+
+
+def define_rejecting(op: Op[..., Any]) -> Any:
+    """The overload that raises what the reference would."""
+    return _define_way(op, "rejecting", lambda op: op.run_rejecting)
+
+
+def _define_way(op: Op[..., Any], kind: str, choose: Callable[[Op[..., Any]], Callable[..., Any]]) -> Any:
+    with lock:
+        entry = by_overload[op.overload.name()]
+        if kind not in entry.ways:
+            # A name of its own: of overloads with equal arguments PyTorch deregisters the wrong one when it ends.
+            name = f"{entry.overload.name().partition('::')[2]}__{kind}"
+            library = libraries[op.namespace]
+            library.define(op.signature.schema(name))
+
+            def run(*args: Any, **kwargs: Any) -> Any:
+                return choose(entry.op)(*args, **kwargs)
+
+            for key in (*BELOW_AUTOGRAD, "Autograd", *REFERENCE_KEYS):
+                library.impl(name, untraced(run), key)
+            entry.ways[kind] = getattr(getattr(torch.ops, op.namespace), name).default
+        return entry.ways[kind]

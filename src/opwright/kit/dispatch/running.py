@@ -1,0 +1,176 @@
+"""What stands behind an operator's name in the dispatcher: its reference, or the kernel whose domain holds the call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from opwright.kit.derive.vjp import differentiated as somebody_differentiates
+from opwright.kit.derive.vjp import open_to_transforms
+from opwright.kit.dispatch import short
+from opwright.kit.dispatch.call import describe
+from opwright.kit.dispatch.kernel import Kernel, device_of
+from opwright.kit.spec import probe
+from opwright.kit.spec.captured import named
+from opwright.kit.spec.values import overlaps, tensors
+
+if TYPE_CHECKING:
+    from opwright.kit.op import Op
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+def reference(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    """The reference; its results are memory of their own."""
+    if op.rung is not None and op.home.outdated:
+        raise probe.BadReference(
+            f"{op.name}: {op.home.name} was defined again since this was recorded, and what its first definition names "
+            f"has changed since; call it again before you differentiate"
+        )
+    values = op.signature.bind(args, kwargs)
+    given = [(name, t) for name, value in values.items() for t in tensors(value)]
+    versions = probe.read_versions(given)
+    out = None
+    if op.rung is not None and op.rung.extras is not None and somebody_differentiates([t for _, t in given]):
+        # From the inputs alone: the formula would be differentiated with its extras held fast.
+        out = without_caches(op, args, kwargs)
+    if out is None:
+        with open_to_transforms():
+            out = op._direct(*args, **kwargs)
+    op._state.refuse_writes(given, versions, values)
+    if op.signature.returns_input is not None:
+        return None
+    if op.rung is None:
+        probe.refuse_alias(op.name, given, out)
+    elif op.follows_shapes and op.shapes is not None:
+        out = _as_promised(op, values, out)
+    return bare(op, out)
+
+
+def _as_promised(op: Op[..., Any], values: dict[str, Any], out: Any) -> Any:
+    """Gradients in the layout that follows for them, whatever layout their formula gives: graphs count on it."""
+    assert op.parent is not None
+    inputs = op.parent.signature.differentiable_inputs
+    return [_in_layout(values[p.name], grad) for p, grad in zip(inputs, out, strict=True)]
+
+
+def _in_layout(like: Any, grad: Any) -> Any:
+    if isinstance(grad, (list, tuple)):
+        return [_in_layout(t, g) for t, g in zip(like, grad, strict=True)] if len(grad) else grad
+    if grad is None or grad.shape != like.shape:
+        return grad
+    wanted = torch.empty_like(like)
+    return grad if grad.stride() == wanted.stride() else wanted.copy_(grad)
+
+
+def bare(op: Op[..., Any], out: Any) -> Any:
+    """A result as the dispatcher takes it."""
+    return out[0] if len(op.signature.outputs) == 1 and not op.signature.single else out
+
+
+def without_caches(op: Op[..., Any], args: Args, kwargs: Kwargs) -> tuple[Any, ...]:
+    """For a rung that takes extra results: the same gradient from the inputs alone."""
+    assert op.rung is not None
+    if op.rung.total is None:
+        raise TypeError(op.differentiable_once)
+    values = op.signature.bind(args, kwargs)
+    total: tuple[Any, ...] = op.rung.total(**{n: values[n] for n in op.rung.bare.names if n in values})
+    return total
+
+
+def differentiated(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    """The reference, for PyTorch to differentiate as it goes."""
+    if op.surrogate:
+        raise TypeError(
+            f"{op.name}: its gradient is declared a surrogate, which is not the derivative of its reference; there is "
+            f"no formula for forward-mode AD, nor for an argument that it writes and that requires a gradient"
+        )
+    return reference(op, args, kwargs)
+
+
+def transformed(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    """What torch.func's transforms and autocast take apart: the reference, with a declared gradient behind it."""
+    stack = torch._C._functorch.get_interpreter_stack() or []  # type: ignore[attr-defined]
+    forward_mode = any(layer.key() == torch._C._functorch.TransformType.Jvp for layer in stack)
+    if op._seen_through is op._direct or forward_mode:
+        return differentiated(op, args, kwargs)
+    return bare(op, op._seen_through(*args, **kwargs))
+
+
+def unrouted(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    """What C++ has no kernel for: the reference, unless there is a kernel that C++ does not know."""
+    if any(not k.routed for k in op.kernels):
+        device = device_of(op.signature.bind(args, kwargs))
+        if any(k.device == device and not k.routed for k in op.kernels):
+            return kernel(op, args, kwargs)
+    return reference(op, args, kwargs)
+
+
+def kernel(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    """The kernel whose domain holds the call, else the reference."""
+    if not op._rung_known:
+        _refuse_captured(op)
+        op.home.stood = op.home.stood or op.home.digest
+        op._rung_known = True
+        short.open_way(op)
+        if op.has_rung:
+            _ = op.backward  # a graph from a compiler's cache may call it by name, with nobody else to define it
+    if not op.kernels:
+        return reference(op, args, kwargs)
+    values = op.signature.bind(args, kwargs)
+    chosen, _ = op.choose(values)
+    function = None if chosen is None or not _may_write(op, values) else chosen.ready(op)
+    if chosen is None or function is None:
+        return reference(op, args, kwargs)
+    try:
+        out = function(*args, **kwargs)
+    except Exception as e:
+        # Not after an error of CUDA's, behind which the reference would see that error alone.
+        if "(cudaError" not in str(e) and not any(p.mutated for p in op.signature.parameters):
+            op.run_rejecting(*args, **kwargs)  # which may say better what is wrong, as router.cpp has it
+        raise
+    for t in (t for p in op.signature.parameters if p.mutated for t in tensors(values[p.name])):
+        if not t.is_inference():  # a kernel may write raw memory, which nobody counts; autograd must notice
+            torch.autograd.graph.increment_version(t)
+    return out if chosen.library is not None else _read_result(op, chosen, out)
+
+
+def _refuse_captured(op: Op[..., Any]) -> None:
+    """Raise for a reference that reads a tensor with a gradient which is no argument: nobody would follow it."""
+    home = op.home
+    if op.parent is not None or not home.opaque:
+        return
+    for name, value in [each for form in dict.fromkeys((home, op)) for each in named(form.reference)]:
+        if isinstance(value, torch.nn.Module):
+            tracked = any(p.requires_grad for p in value.parameters())
+        else:
+            tracked = isinstance(value, torch.Tensor) and value.requires_grad
+        if tracked:
+            raise probe.BadReference(
+                f"{home.name}: its reference reads {name!r} from the code around it, which requires a gradient and "
+                f"would get none, since {home.name} is one call for autograd; pass it as an argument, or detach it"
+            )
+
+
+def _read_result(op: Op[..., Any], kernel: Kernel, out: Any) -> Any:
+    """What a kernel in Python returned, as the dispatcher takes it."""
+    outputs = op.signature.outputs
+    if len(outputs) == 1 and isinstance(out, tuple) and len(out) == 1:
+        return out[0]
+    if len(outputs) > 1 and (not isinstance(out, (tuple, list)) or len(out) != len(outputs)):
+        raise TypeError(
+            f"{op.name}: its kernel {kernel.name} returned {describe(out)}; "
+            f"it must return the {len(outputs)} results of {op.schema}"
+        )
+    return out
+
+
+def _may_write(op: Op[..., Any], values: dict[str, Any]) -> bool:
+    """Whether a kernel that knows nothing of shared memory may write to its arguments, as router.cpp has it."""
+    written = [t for p in op.signature.parameters if p.mutated for t in tensors(values[p.name])]
+    if not written:
+        return True
+    given = [t for value in values.values() for t in tensors(value)]
+    return not any((t.is_inference() and not torch.is_inference_mode_enabled()) or overlaps(t, given) for t in written)

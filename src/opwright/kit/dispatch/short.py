@@ -1,0 +1,103 @@
+"""The short way from Python into the dispatcher: a call of an operator as one function in C++.
+
+It needs Python's headers when it is built, by `make` and `opwright build`, and a Python with the global lock. Without
+it a call runs the function that kit/dispatch/call.py generates, with the same result some tenths of a microsecond later.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from opwright.kit import locks
+from opwright.kit.build import cache, compile, own
+from opwright.kit.build.trouble import Unavailable
+from opwright.kit.dispatch import native
+from opwright.kit.spec.kinds import BASIC, NUMBER, TENSOR, Kind
+
+if TYPE_CHECKING:
+    from opwright.kit.op import Op
+
+MODULE = "opwright_call"
+_CODES = {TENSOR.fast: 1, NUMBER.fast: 3, BASIC[float].fast: 4, BASIC[int].fast: 5, BASIC[bool].fast: 6}
+_TENSORS = 2
+
+_module: Any = None
+_asked = False
+_opening = locks.settled(locks.NODE)
+
+
+def build(force: bool = False) -> None:
+    """Build it, if it can be; processes that start from now on use it."""
+    wanted = own.call()
+    if wanted is not None:
+        compile.build(wanted, force)
+
+
+def look() -> str | None:
+    """None when calls take the short way, or will; else why they cannot."""
+    if _module is not None:
+        return None
+    if own.free_threaded():
+        return "it needs the global lock, which a free-threaded Python is built without"
+    try:
+        wanted = own.call()
+        if wanted is None:
+            return "Python's headers are missing"
+        return None if cache.look_up(cache.open_folder(), wanted.key) else "it is not built"
+    except (Unavailable, OSError) as e:
+        return str(e)
+
+
+def open_way(op: Op[..., Any]) -> None:
+    """Let this operator's calls take the short way from now on, if there is one; the first to ask loads it."""
+    global _asked
+    with _opening:  # who comes second waits for what the first one loads
+        if not _asked:
+            _asked = True
+            native.warn_if_too_new()
+            _load(type(op))
+    op._short = way(op)
+
+
+def way(op: Op[..., Any]) -> Any:
+    """The function in C++ that calls an opaque operator; None where Python has to."""
+    if _module is None or not op.opaque:
+        return None
+    name, _, overload = op.overload.name().partition(".")
+    kinds = tuple(part for p in op.signature.parameters for part in (_code(p.kind), p.kind.is_optional))
+    names = [p.name for p in op.signature.parameters]
+    returned = -1 if op.signature.returns_input is None else names.index(op.signature.returns_input)
+    return _module.make(name, overload, kinds, returned, op.signature.container, op.signature.single, op._call)
+
+
+def _code(kind: Kind) -> int:
+    """What the short way may take an argument for, as call.cpp counts; 0: it always goes through Python."""
+    if kind.schema.startswith("Tensor["):
+        return _TENSORS
+    spelled = {f"{none}{fast}": code for fast, code in _CODES.items() for none in ("", "{v} is None or ")}
+    spelled |= {f"{{v}} is None or ({fast})": code for fast, code in _CODES.items()}
+    return 0 if kind.encode else spelled.get(kind.fast, 0)
+
+
+def _load(kind: type) -> None:
+    global _module
+    if native.available() is not None or (wanted := own.call()) is None:
+        return
+    try:
+        entry = cache.look_up(cache.open_folder(), wanted.key)
+        if entry is None:
+            return
+        loader = importlib.machinery.ExtensionFileLoader(MODULE, entry.to_load())
+        spec = importlib.util.spec_from_file_location(MODULE, loader.path, loader=loader)
+        assert spec is not None
+        with locks.loading:
+            loaded = importlib.util.module_from_spec(spec)
+            loader.exec_module(loaded)
+            loaded.install(kind, vars(torch.compiler))
+    except (Unavailable, OSError, ImportError):
+        return  # doctor says why
+    _module = loaded

@@ -1,0 +1,1 @@
+"""What an operator is: its types, its signature, the rules for its reference; nothing of the dispatcher."""

@@ -1,0 +1,103 @@
+"""Operators that the check once judged wrongly: right ones that it rejected, and wrong ones that it passed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import opwright as ow
+from opwright.kit.check import process
+
+
+@ow.op
+def alarm_centre(x: Tensor) -> Tensor:
+    return x - x.sum()
+
+
+@alarm_centre.kernel("cpu")
+def _(x: Tensor) -> Tensor:
+    return x - x.sum()
+
+
+@alarm_centre.samples
+def _(make: ow.Maker) -> Iterator[Tensor]:
+    yield make(7)
+    yield make(3, 4)
+
+
+def test_a_reference_that_reduces_first_is_not_fed_what_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "PATIENCE", 20.0)
+
+    report = ow.check(alarm_centre, only=["rejects"])
+    assert report.passed, report
+    assert report.cases > 30
+
+
+def test_shapes_that_depend_on_values_are_no_fault() -> None:
+    @ow.op
+    def alarm_positive(x: Tensor) -> Tensor:
+        return x[x > 0] * 2
+
+    @alarm_positive.samples
+    def _(make: ow.Maker) -> Iterator[Tensor]:
+        yield make(5)
+
+    report = ow.check(alarm_positive, only=["forward", "vmap", "opcheck"])
+    assert report.passed, report
+
+
+@pytest.mark.parametrize("factor", [2, 3])
+def test_a_declared_gradient_without_kernels_is_judged(factor: int) -> None:
+    @ow.op(name=f"alarm_square_{factor}")
+    def square(x: Tensor) -> Tensor:
+        return x * x
+
+    @square.gradient
+    def _(grad: Tensor, x: Tensor) -> Tensor:
+        return factor * grad * x.conj()
+
+    @square.samples
+    def _(make: ow.Maker) -> Iterator[Tensor]:
+        yield make(3)
+
+    report = ow.check(square, only=["gradients"])
+    assert report.passed == (factor == 2), report
+    if factor == 3:
+        assert "the gradient is wrong in 3 of 3 elements" in report.failures[0].message
+
+
+def test_a_reference_that_breaks_a_rule_on_one_path_is_a_finding() -> None:
+    @ow.op
+    def alarm_two_ways(x: Tensor, *, copy: bool = True) -> tuple[Tensor, Tensor]:
+        return x * 2, (x * 3 if copy else x)
+
+    @alarm_two_ways.samples
+    def _(make: ow.Maker) -> Iterator[Any]:
+        yield make(3)
+        yield make(3), {"copy": False}
+
+    for name in ("forward", "fake"):
+        report = ow.check(alarm_two_ways, only=[name])
+        assert "the reference returns x" in report.failures[0].message
+    x = torch.ones(2)
+    alarm_two_ways(x)
+    with pytest.raises(TypeError, match="the reference returns x"):
+        alarm_two_ways(x, copy=False)
+
+
+def test_samples_that_the_reference_rejects_prove_nothing() -> None:
+    @ow.op
+    def alarm_sum(x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+    @alarm_sum.samples
+    def _(make: ow.Maker) -> Iterator[Any]:
+        yield make(3), make(4)
+
+    report = ow.check(alarm_sum, only=["forward"])
+    assert not report.passed
+    assert "none of its samples is accepted in any dtype: the reference rejects it" in report.failures[0].message

@@ -1,0 +1,51 @@
+"""Operators that are wrong on purpose are rejected, each by the property and with the sentence that it must be."""
+
+from __future__ import annotations
+
+import pytest
+
+import opwright as ow
+from tests.broken_ops import BROKEN, FOLDER, Broken
+from tests.kit.check import catalogue
+
+VALUES = ("forward", "special", "gradients", "gradcheck", "undefined", "fake")
+"""The properties that a seed decides about."""
+
+
+def caught(broken: Broken, seed: int) -> None:
+    failures = ow.check(broken.op, only=[broken.property], seed=seed).failures
+    said = [f.message for f in failures]
+    assert any(broken.says in message for message in said), f"seed {seed}: {broken.says!r} is not in {said}"
+    assert all(f.property == broken.property and f.replay for f in failures)
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda b: b.name)
+def test_the_check_rejects(broken: Broken) -> None:
+    caught(broken, 0)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("broken", [b for b in BROKEN if b.property in VALUES], ids=lambda b: b.name)
+def test_the_check_rejects_with_every_seed(broken: Broken) -> None:
+    for seed in range(20):
+        caught(broken, seed)
+
+
+def test_every_broken_operator_is_listed() -> None:
+    written = [
+        (file.parent.name, line.removeprefix("def ").partition("(")[0])
+        for file in FOLDER.glob("*/op.py")
+        for before, line in zip(*[file.read_text(encoding="utf-8").splitlines()[i:] for i in (0, 1)], strict=False)
+        if before.startswith("@ow.op")
+    ]
+    assert sorted(written) == sorted((b.theme, b.name) for b in BROKEN)
+    assert len(BROKEN) >= 40
+    assert len({b.mistake for b in BROKEN}) == len(BROKEN)
+    assert all(b.says for b in BROKEN)
+
+
+def test_what_was_measured_is_what_there_is() -> None:
+    results = catalogue.measured()
+    assert {row["op"]: row["property"] for row in results["rows"]} == {b.name: b.property for b in BROKEN}
+    assert results["caught"]["check"] == len(BROKEN)
