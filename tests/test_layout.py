@@ -23,8 +23,8 @@ ARROWS = {
 
 
 # The floors of kit, from the ground up: each imports what stands before it, derive and build not each other.
-GROUND = ["locks", "spec"]
-FLOORS: dict[str, list[str]] = {"locks": [], "spec": ["locks"], "derive": GROUND, "build": GROUND}
+GROUND = ["locks", "private", "spec"]
+FLOORS: dict[str, list[str]] = {"locks": [], "private": [], "spec": GROUND[:2], "derive": GROUND, "build": GROUND}
 FLOORS["dispatch"] = [*GROUND, "derive", "build"]
 FLOORS["op"] = [*FLOORS["dispatch"], "dispatch"]  # Op itself, and what makes and finds operators
 OPERATORS = {"op", "ladder", "define", "load"}
@@ -75,6 +75,18 @@ def test_each_floor_of_the_toolkit_imports_lower_ones(module: str) -> None:
             assert part_of(name) in (part, *FLOORS[part]), f"{module} imports {name}"
         if part in ("spec", "derive", "build"):
             assert not name.startswith("torch.library"), f"{module}: only dispatch knows torch.library"
+
+
+PRIVATE = re.compile(r"\btorch(\.\w+)*\._(?!_)\w+|\bfrom torch\S*\._\w+|\bfrom torch\S* import _\w+")
+
+
+@pytest.mark.parametrize("module", sorted(set(MODULES) - {"opwright.kit.private"}))
+def test_private_names_of_pytorch_stand_in_one_file(module: str) -> None:
+    """In code, that is: strings may speak of them."""
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Attribute, ast.Import, ast.ImportFrom)):
+            assert not PRIVATE.search(ast.unparse(node)), f"{module}: {ast.unparse(node)}"
 
 
 def test_no_modules_of_the_toolkit_import_each_other_in_a_circle() -> None:

@@ -31,7 +31,7 @@ def silent(step: str, variant: str) -> None:
 
 def variants(op: Op[..., Any], *, dynamic: bool = False) -> list[Variant]:
     """The ways to compute an operator, the eager reference first."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     compiled = torch.compile(op.reference, dynamic=dynamic)
     return [
         Variant("eager", "reference", op.reference),

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 import torch
 
+from opwright.kit import private
+
 READING = 250e-6
 """Seconds that one reading of the host's clock lasts at least; short calls are repeated within it."""
 
@@ -83,7 +85,7 @@ class CudaClock:
         cycles = 20_000_000
         for _ in range(2):  # the first brings the device's clock up
             self.begin.record()
-            torch.cuda._sleep(cycles)
+            private.gpu_sleep(cycles)
             self.end.record()
             torch.cuda.synchronize(self.device)
         return float(cycles / (self.begin.elapsed_time(self.end) * 1e-3))
@@ -105,7 +107,7 @@ class CudaClock:
     def read(self, call: Call, into: Readings) -> None:
         """Time one call."""
         self.flush.zero_()
-        torch.cuda._sleep(self.hold[call])
+        private.gpu_sleep(self.hold[call])
         self.begin.record()
         start = time.perf_counter()
         call()

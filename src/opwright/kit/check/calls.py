@@ -7,12 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-)
 
+from opwright.kit import private
 from opwright.kit.check.oracle import Results, rebuilt
 from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.op import Op
@@ -75,12 +71,12 @@ REJECTED = "the reference rejects it"
 
 def depends_on_values(function: Callable[..., Any], sample: Sample) -> bool:
     """Whether the shape of what a function makes cannot be told from shapes alone."""
-    mode = FakeTensorMode()
+    mode = private.fake_tensor_mode()
     try:
         with mode, torch.no_grad():
             faked = rebuilt(sample, mode.from_tensor)
             function(*faked.args, **faked.kwargs)
-    except (DynamicOutputShapeException, DataDependentOutputException):
+    except private.fake_errors():
         return True
     except Exception:
         return False

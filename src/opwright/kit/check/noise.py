@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from opwright.kit import private
 from opwright.kit.spec.values import tensors
 
 RUNS = 32
@@ -78,7 +78,7 @@ def _writes(func: Any) -> bool:
     return any(r.alias_info is not None and r.alias_info.is_write for r in func._schema.returns)
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(private.TorchDispatchMode):
     """Notes to which dtype every result is rounded, and whether anything was computed across elements."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ def _narrows(source: Tensor, to: Tensor) -> bool:
     return _floats(source) and _floats(to) and eps(to.dtype) > eps(source.dtype)
 
 
-class Noise(TorchDispatchMode):
+class Noise(private.TorchDispatchMode):
     """Moves every rounded result by up to a rounding error of the dtype that it has in the recorded run."""
 
     def __init__(self, recorded: list[Step], dtype: torch.dtype, seed: int) -> None:

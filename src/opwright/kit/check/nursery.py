@@ -13,7 +13,7 @@ import sys
 import tempfile
 import warnings
 
-from opwright.kit import locks
+from opwright.kit import locks, private
 
 INSIDE = "OPWRIGHT_INSIDE_CHECK"
 """Set in the check's own processes, which must not start checks of their own."""
@@ -116,9 +116,9 @@ def _work(requests: int, answers: int, log: int) -> None:
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    import torch._dynamo
-    import torch._subclasses.fake_tensor
+    import torch
 
+    warnings.simplefilter("ignore")
+    private.import_compilers()
     torch.set_num_threads(1)  # properties that are about threads ask for more
     tend(int(sys.argv[1]))

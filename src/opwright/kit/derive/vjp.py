@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from opwright.kit import private
 from opwright.kit.spec import draws, probe
 from opwright.kit.spec.values import has_gradient, tensors
 
@@ -33,7 +34,8 @@ def vjp(
 
 def _below_autograd() -> bool:
     """Whether the dispatcher is below autograd: in a kernel, or a fake one, where nobody records."""
-    return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradOther)
+    excluded: bool = private.key_is_excluded(private.DispatchKey.AutogradOther)
+    return excluded
 
 
 def _transformed() -> bool:
@@ -42,18 +44,18 @@ def _transformed() -> bool:
         return True
     if _below_autograd():
         return False
-    stack = torch._C._functorch.peek_interpreter_stack()  # type: ignore[attr-defined]
-    return stack is not None or torch.autograd.forward_ad._current_level >= 0
+    stack = private.innermost_transform()
+    return stack is not None or private.forward_level() >= 0
 
 
 def differentiated(given: Sequence[Tensor]) -> bool:
     """Whether somebody may differentiate what is now computed from these tensors, step by step."""
     if _below_autograd():
         return False
-    differentiating = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
-    if any(layer.key() in differentiating for layer in _stack()) or torch.autograd.forward_ad._current_level >= 0:
+    differentiating = (private.TransformType.Grad, private.TransformType.Jvp)
+    if any(layer.key() in differentiating for layer in _stack()) or private.forward_level() >= 0:
         return True
-    batched = torch._C._functorch.is_legacy_batchedtensor
+    batched = private.is_legacy_batched
     return torch.is_grad_enabled() and any(t.requires_grad or batched(t) for t in given)
 
 
@@ -185,27 +187,27 @@ def above_autograd() -> Iterator[None]:
 
 def open_to_transforms() -> contextlib.AbstractContextManager[None]:
     """Lets a function use torch.func inside a kernel that the dispatcher called below it, as compiled graphs do."""
-    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(_TRANSFORM_KEYS[0])
+    excluded = private.key_is_excluded(_TRANSFORM_KEYS[0])
     return _reopened(_TRANSFORM_KEYS) if excluded and not _stack() else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
 def _reopened(keys: list[Any]) -> Iterator[None]:
-    include = torch._C._dispatch_tls_local_include_set()
-    exclude = torch._C._dispatch_tls_local_exclude_set()
+    include = private.included_keys()
+    exclude = private.excluded_keys()
     for key in keys:
         exclude = exclude.remove(key)
-    with torch._C._ForceDispatchKeyGuard(include, exclude):
+    with private.ForceDispatchKeyGuard(include, exclude):
         yield
 
 
 def _stack() -> list[Any]:
     """The transforms of torch.func that are under way."""
-    return torch._C._functorch.get_interpreter_stack() or []  # type: ignore[attr-defined,no-any-return]
+    return private.transforms() or []
 
 
 def _keys(*names: str) -> list[Any]:
-    return [getattr(torch._C.DispatchKey, name) for name in names if hasattr(torch._C.DispatchKey, name)]
+    return [getattr(private.DispatchKey, name) for name in names if hasattr(private.DispatchKey, name)]
 
 
 _AUTOGRAD_KEYS = _keys("AutogradOther", "AutogradFunctionality", "AutogradNestedTensor", "ADInplaceOrView")

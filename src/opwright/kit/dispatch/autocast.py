@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from opwright.kit import private
+
 if TYPE_CHECKING:
     from opwright.kit.op import Op
 
@@ -53,14 +55,14 @@ def rule(find: Callable[[], Op[..., Any]], key: str) -> Callable[..., Any]:
             values[name] = _cast(values[name], device, dtype)
         positional, named = op.signature.encode(values)
         # Only the devices' own keys are taken out: what the operator calls is cast as it says, not once more.
-        with torch._C._ExcludeDispatchKeyGuard(_KEYS):
+        with private.ExcludeDispatchKeyGuard(_KEYS):
             return op.overload(*positional, **named)
 
     return run
 
 
 def _name(device: str) -> str:
-    name: str = torch._C._get_privateuse1_backend_name() if device == "privateuseone" else device
+    name: str = private.privateuse1_name() if device == "privateuseone" else device
     return name
 
 
@@ -74,10 +76,10 @@ def _cast(value: Any, device: str, dtype: torch.dtype) -> Any:
 
 
 def _keys() -> Any:
-    found = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+    found = private.DispatchKeySet(private.DispatchKey.AutocastCPU)
     for key in DEVICES:
-        if hasattr(torch._C.DispatchKey, key):
-            found = found | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+        if hasattr(private.DispatchKey, key):
+            found = found | private.DispatchKeySet(getattr(private.DispatchKey, key))
     return found
 
 

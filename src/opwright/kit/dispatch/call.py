@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opwright.kit import private
 from opwright.kit.dispatch import exported
 from opwright.kit.dispatch.untraced import untraced
 from opwright.kit.spec import probe
@@ -114,7 +115,7 @@ def dispatched(
         plain = ", ".join(f"{p.name}={p.name}" if p.keyword_only else p.name for p in signature.parameters)
         elsewhere = [f"{first}.device.type not in ow__devices"] if devices else []
         if formula:  # which Dynamo forgets inside torch.func's transforms: there it holds the operator
-            names["ow__transformed"] = torch._C._are_functorch_transforms_active
+            names["ow__transformed"] = private.transforms_are_active
             elsewhere.append("not ow__transformed()")
         lines.append(f"        if {' and '.join(elsewhere) or True}: return ow__inline({plain})")
     lines += [

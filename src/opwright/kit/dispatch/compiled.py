@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from opwright.kit import private
 from opwright.kit.spec.captured import digest
 from opwright.version import __version__
 
@@ -50,7 +51,7 @@ def stamp(op: Op[..., Any], names: str) -> None:
 
 
 def _digest(home: Op[..., Any]) -> str:
-    context = torch._guards.TracingContext.try_get()
+    context = private.tracing_context()
     if context is None:
         return home.digest
     known = _traced.setdefault(context, weakref.WeakKeyDictionary())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from opwright.kit import private
 from opwright.kit.derive.derive import read_mask
 from opwright.kit.derive.vjp import above_autograd
 from opwright.kit.dispatch import running
@@ -98,9 +99,7 @@ def _no_leftover_symbols(given: list[Any], found: list[Any]) -> Iterator[None]:
 
 def imagine(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run the reference on fake tensors: it rejects what it would reject, and nothing is computed."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = private.fake_tensor_mode(allow_non_fake_inputs=True)
 
     def imagined(value: Any) -> Any:
         if isinstance(value, Tensor):

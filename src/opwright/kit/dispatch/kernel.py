@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.kit import locks
+from opwright.kit import locks, private
 from opwright.kit.build import bound
 from opwright.kit.build.library import Library, forbidden
 from opwright.kit.build.trouble import BuildError, WrongKernel
@@ -149,7 +149,7 @@ class Kernel:
                 raise
             # PyTorch compares by itself what TORCH_LIBRARY_IMPL binds.
             raise WrongKernel(f"{op.name}: {self.library.file} binds a function that does not fit it\n{e}") from None
-        if not torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), self.device.upper()):
+        if not private.has_kernel(overload.name(), self.device.upper()):
             raise WrongKernel(bound.unbound(op, self.device, self.library.file, self.library.bound))
         numbers = [p.name for p in op.signature.parameters if p.kind.is_number]
         self.overload = overload

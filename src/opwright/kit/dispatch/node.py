@@ -1,6 +1,6 @@
 """Autograd in C++: what the node must know of an operator, written down when it is first needed.
 
-An operator is registered with Python's autograd (dispatch/record.py) at the key that stands for all devices. Its first call
+An operator is registered with Python's autograd (record.py) at the key that stands for all devices. Its first call
 there lets the node take over, at the keys of the devices, where the package's own C++ is built.
 """
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.kit import locks
+from opwright.kit import locks, private
 from opwright.kit.dispatch import native, registry
 from opwright.kit.dispatch.untraced import untraced
 from opwright.kit.spec.schema import Signature
@@ -47,7 +47,7 @@ def take_over(entry: Entry) -> bool:
     """Let C++ record the operator's calls from now on, if it can; whether this call brought that about."""
     if entry.native or why_not(entry.op) is not None:
         return False
-    if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:  # type: ignore[attr-defined]
+    if private.modes() or private.innermost_transform() is not None:
         return False  # a tracer looks on and would see the registration
     with _lock:
         _answer_questions()
@@ -60,7 +60,7 @@ def forget(entry: Entry) -> None:
     entry.changes += 1
     entry.met.clear()  # it may have a form that saves now, which needs rules of its own
     if entry.native:
-        with torch._C._DisableTorchDispatch():
+        with private.DisableTorchDispatch():
             torch.ops.opwright_native.forget(entry.overload.name())
 
 

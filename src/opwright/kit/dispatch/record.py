@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from opwright.kit import private
 from opwright.kit.dispatch import kept, registry
 from opwright.kit.spec.require import spell
 from opwright.kit.spec.values import has_gradient, like, tensors, unread
@@ -23,7 +24,7 @@ def autograd_kernel(op: Op[..., Any], keyset: Any, args: tuple[Any, ...], kwargs
         registry.meet(op.overload.name(), strangers)
     followed = [t for p in op.signature.differentiable_inputs for t in tensors(values[p.name])]
     updated = [t for p in op.signature.parameters if p.mutated for t in tensors(values[p.name])]
-    if torch.autograd.forward_ad._current_level >= 0 and any(_has_tangent(t) for t in followed):
+    if private.forward_level() >= 0 and any(_has_tangent(t) for t in followed):
         return op.run_differentiated(*args, **kwargs)
     if torch.is_grad_enabled() and any(t.requires_grad for t in updated):
         return op.run_differentiated(*args, **kwargs)
@@ -36,8 +37,8 @@ def autograd_kernel(op: Op[..., Any], keyset: Any, args: tuple[Any, ...], kwargs
         flat = _Node.apply(form, keyset, values, *followed)  # type: ignore[no-untyped-call]
         return _unflatten(op, form, flat)
     # Nobody differentiates: stay one call, so that tracers which suspend autograd see no derivation at work.
-    with torch._C._AutoDispatchBelowAutograd():
-        return op.overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+    with private.BelowAutograd():
+        return op.overload.redispatch(keyset & private.AFTER_AUTOGRAD, *args, **kwargs)
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -55,8 +56,8 @@ class _Node(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         positional, named = op.signature.encode(values)
         inputs = _keep_updated(op, values)
-        with torch._C._AutoDispatchBelowAutograd():
-            out = op.overload.redispatch(keyset & torch._C._after_autograd_keyset, *positional, **named)
+        with private.BelowAutograd():
+            out = op.overload.redispatch(keyset & private.AFTER_AUTOGRAD, *positional, **named)
         out = _own(out)
         outputs = (out,) if len(op.signature.outputs) == 1 else tuple(out)
         _refuse_arguments(op.form_of or op, values, outputs)
@@ -120,9 +121,9 @@ def _own(out: Any) -> Any:
     In its place comes a tensor of the same memory that is no view."""
     if isinstance(out, (list, tuple)):
         return [_own(o) for o in out]
-    if not isinstance(out, Tensor) or not out._is_view() or torch._C._len_torch_dispatch_stack():
+    if not isinstance(out, Tensor) or not out._is_view() or private.modes():
         return out  # tracers see to it themselves
-    with torch._C._AutoDispatchBelowADInplaceOrView():
+    with private.BelowADInplaceOrView():
         return torch.ops.aten.alias.default(out)
 
 
@@ -224,7 +225,7 @@ def _refuse_twice(why: str, grad: Any) -> Any:
         return [_refuse_twice(why, g) for g in grad]
     if grad is None or grad.requires_grad or not has_gradient(grad):
         return grad
-    return torch._C._functions.DelayedError(why, 1)(grad.detach().requires_grad_())  # type: ignore[attr-defined]
+    return private.DelayedError(why, 1)(grad.detach().requires_grad_())
 
 
 class _Slot:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from opwright.kit import private
 from opwright.kit.dispatch import autocast, compiled, fake, native, node, record, registry
 from opwright.kit.dispatch.untraced import untraced
 from opwright.kit.spec.captured import digest
@@ -26,8 +27,8 @@ def _front_kernel(name: str) -> Any:
 def only_gradients() -> bool:
     """Whether every transform of torch.func that looks on is a gradient. These record as autograd does, so the node
     serves them, kernels and all; the others take a reference apart."""
-    stack = torch._C._functorch.get_interpreter_stack() or []  # type: ignore[attr-defined]
-    return all(layer.key() == torch._C._functorch.TransformType.Grad for layer in stack)
+    stack = private.transforms() or []
+    return all(layer.key() == private.TransformType.Grad for layer in stack)
 
 
 _former: dict[str, weakref.WeakSet[Op[..., Any]]] = {}
@@ -138,7 +139,7 @@ def _differ(known: dict[str, Any], new: dict[str, Any]) -> bool:
 def _define(op: Op[..., Any], schema: str, public: bool, finish: Callable[[], None]) -> None:
     namespace = getattr(torch.ops, op.namespace)
     name = op.name
-    if op.qualname not in registry.entries and torch._C._jit_get_schemas_for_operator(op.qualname):
+    if op.qualname not in registry.entries and private.schemas_of(op.qualname):
         raise ValueError(f"{op.name}: {op.qualname} belongs to another library; choose another name or namespace")
     if op.qualname in registry.entries or not public:
         # The schema changed. What was compiled with the old one keeps it; the name now leads to the new one.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from opwright.kit import locks
+from opwright.kit import locks, private
 from opwright.kit.dispatch import autocast
 from opwright.kit.dispatch.untraced import untraced
 
@@ -30,7 +30,7 @@ _KEYS = (FRONT, "Batched", *autocast.DEVICES)
 
 def known(key: str) -> bool:
     try:
-        torch._C._parse_dispatch_key(key)  # type: ignore[attr-defined]
+        private.parse_key(key)
     except RuntimeError:
         return False
     return True
@@ -100,7 +100,7 @@ def meet(name: str, given: list[Tensor]) -> None:
     for kind in {type(t) for t in given}:
         own = getattr(kind, "__torch_dispatch__", None)
         tracer = kind.__module__.startswith(("torch._subclasses", "torch.fx", "torch._functorch"))
-        if own is None or tracer or own is torch._C._disabled_torch_dispatch_impl or kind in entry.met:  # type: ignore[attr-defined]
+        if own is None or tracer or own is private.NO_TORCH_DISPATCH or kind in entry.met:
             continue
         with lock:
             entry.met.add(kind)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from opwright.kit import private
 from opwright.kit.derive.vjp import differentiated as somebody_differentiates
 from opwright.kit.derive.vjp import open_to_transforms
 from opwright.kit.dispatch import short
@@ -92,8 +93,8 @@ def differentiated(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
 
 def transformed(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """What torch.func's transforms and autocast take apart: the reference, with a declared gradient behind it."""
-    stack = torch._C._functorch.get_interpreter_stack() or []  # type: ignore[attr-defined]
-    forward_mode = any(layer.key() == torch._C._functorch.TransformType.Jvp for layer in stack)
+    stack = private.transforms() or []
+    forward_mode = any(layer.key() == private.TransformType.Jvp for layer in stack)
     if op._seen_through is op._direct or forward_mode:
         return differentiated(op, args, kwargs)
     return bare(op, op._seen_through(*args, **kwargs))

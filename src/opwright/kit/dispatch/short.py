@@ -1,7 +1,7 @@
 """The short way from Python into the dispatcher: a call of an operator as one function in C++.
 
 It needs Python's headers when it is built, by `make` and `opwright build`, and a Python with the global lock. Without
-it a call runs the function that kit/dispatch/call.py generates, with the same result some tenths of a microsecond later.
+it a call runs the function that call.py generates, with the same result some tenths of a microsecond later.
 """
 
 from __future__ import annotations

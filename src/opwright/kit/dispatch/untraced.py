@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from opwright.kit import private
+
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, which Dynamo neither compiles nor follows when an eager part of a compiled function meets it.
@@ -27,6 +29,6 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _leave_alone(code: Any) -> None:
-    frames = torch._C._dynamo.eval_frame
+    frames = private.eval_frame()
     skip = frames._FrameAction.SKIP
     frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from opwright.kit import private
 from opwright.kit.spec.captured import named
 
 
@@ -84,7 +84,7 @@ def _moves(generator: Any, run: Callable[[], object]) -> bool:
     return True
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(private.TorchDispatchMode):
     """Notices operators that draw random numbers, in this thread alone."""
 
     supports_higher_order_operators = True
@@ -102,10 +102,10 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if isinstance(func, torch._ops.HigherOrderOperator):
+        if isinstance(func, private.HigherOrderOperator):
             self.blind = True
             return func(*args, **kwargs)  # type: ignore[no-untyped-call]
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        if private.has_kernel(func.name(), "CompositeImplicitAutograd"):
             with self:  # a dropout that is switched off draws nothing: what it is made of tells
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opwright.kit import private
 from opwright.kit.spec import names
 
 Parts = list[tuple[str, Any]]
@@ -170,7 +171,7 @@ _READERS: list[tuple[Any, Callable[[Any], tuple[str, Parts]]]] = [
     (functools.partial, lambda p: ("partial", [("function", p.func), ("args", p.args), ("kwargs", p.keywords)])),
     (types.MappingProxyType, lambda m: ("mapping", [("items", dict(m))])),
     (weakref.ref, lambda r: ("weak", [("to", r())])),
-    ((torch._ops.OpOverload, torch._ops.OpOverloadPacket), lambda op: (f"operator {op}", [])),
+    ((private.OpOverload, private.OpOverloadPacket), lambda op: (f"operator {op}", [])),
     ((types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType), _name),
     (_INERT, _name),
 ]

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opwright.kit import private
 from opwright.kit.spec import draws
 from opwright.kit.spec.schema import Signature
 from opwright.kit.spec.values import tensors
@@ -39,7 +40,7 @@ class State:
         # autocast, the counting of views), and the first call would compute something else than the second.
         values = self.signature.bind(args, kwargs)
         given = [(name, t) for name, value in values.items() for t in tensors(value)]
-        batched = torch._C._functorch.is_legacy_batchedtensor  # type: ignore[attr-defined]
+        batched = private.is_legacy_batched
         if wrapped() or any(batched(t) for _, t in given):
             return self.reference(*args, **kwargs)
         versions, contents = read_versions(given), _copies(given, self.signature)
@@ -167,10 +168,7 @@ def unalias(given: list[Tensor], out: Any) -> Any:
 
 def wrapped() -> bool:
     """Whether a transform or a mode stands between the caller and real memory, so that nothing can be asked."""
-    return (
-        torch._C._functorch.peek_interpreter_stack() is not None  # type: ignore[attr-defined]
-        or torch._C._len_torch_dispatch_stack() > 0
-    )
+    return private.innermost_transform() is not None or private.modes() > 0
 
 
 def aliases(a: Tensor, b: Tensor) -> bool:
@@ -187,7 +185,7 @@ def _share_storage(a: Tensor, b: Tensor) -> bool:
         return True
     if a.layout != torch.strided or b.layout != torch.strided:
         return False
-    return bool(torch._C._is_alias_of(a, b))  # type: ignore[attr-defined]
+    return bool(private.is_alias(a, b))
 
 
 def _is_dense(t: Tensor) -> bool:
@@ -207,9 +205,9 @@ def read_versions(given: list[tuple[str, Tensor]]) -> list[int]:
 
 def _version(t: Tensor) -> int:
     """How often it was written to; -1 where nobody counts: inference tensors, a tracer's stand-ins."""
-    if torch._C._functorch.is_functorch_wrapped_tensor(t):  # type: ignore[attr-defined]
+    if private.is_wrapped(t):
         return -1  # what a transform writes to is its own
-    if t.is_inference() or type(t) not in (Tensor, torch.nn.Parameter) or torch._is_functional_tensor(t):
+    if t.is_inference() or type(t) not in (Tensor, torch.nn.Parameter) or private.is_functional(t):
         return -1
     return -1 if _uncounted() else t._version
 
@@ -218,7 +216,7 @@ def _uncounted() -> bool:
     """Whether writes to plain tensors go uncounted here, as they do in inference mode and below autograd."""
     if torch.compiler.is_dynamo_compiling():  # before torch 2.13 it cannot trace the question below
         return torch.is_inference_mode_enabled()
-    return bool(torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView))
+    return bool(private.key_is_excluded(private.DispatchKey.ADInplaceOrView))
 
 
 SMALL = 2**16

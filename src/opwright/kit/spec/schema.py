@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin
 import torch
 from torch import Tensor
 
+from opwright.kit import private
 from opwright.kit.spec.kinds import Kind, kind_of
 
 EMPTY = inspect.Parameter.empty
@@ -130,7 +131,7 @@ def expressible(p: Parameter) -> bool:
     if p.default is EMPTY or p.default is None:
         return True
     try:
-        torch._C.parse_schema(f"f(*, {p.kind.schema} {p.name}={_spell_default(p)}) -> ()")
+        private.parse_schema(f"f(*, {p.kind.schema} {p.name}={_spell_default(p)}) -> ()")
     except (RuntimeError, IndexError, ValueError):
         return False
     # The parser may stop early: what it read must be what was meant.

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opwright.kit import private
+
 
 def tensors(value: Any) -> list[Tensor]:
     """The tensors in a value: itself, or those of a list or tuple.
@@ -39,7 +41,7 @@ def overlaps(t: Tensor, others: Iterable[Tensor]) -> bool:
     >>> overlaps(x, [x]), overlaps(x[1:], [x[:-1]]), overlaps(torch.ones(1).expand(3), [])
     (False, True, True)
     """
-    if torch._debug_has_internal_overlap(t) == 1:
+    if private.internal_overlap(t) == 1:
         return True
     begin, end = t.data_ptr(), t.data_ptr() + t.nbytes
     for other in others:
@@ -53,7 +55,7 @@ def overlaps(t: Tensor, others: Iterable[Tensor]) -> bool:
 
 
 def _dense(t: Tensor) -> bool:
-    return torch._debug_has_internal_overlap(t) == 0
+    return private.internal_overlap(t) == 0
 
 
 def has_gradient(t: Tensor) -> bool:

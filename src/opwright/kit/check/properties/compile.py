@@ -48,7 +48,7 @@ def check(subject: Subject, case: Case) -> None:
         def call(*args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs)
 
-        torch._dynamo.reset()
+        torch.compiler.reset()
         return torch.compile(call, fullgraph=True, backend=backend, dynamic=True if dynamic else None)
 
     compiled = compiled_of(op)
@@ -65,7 +65,7 @@ def check(subject: Subject, case: Case) -> None:
     except Exception as e:
         raise Finding(f"torch.compile raised {type(e).__name__}: {first_line(e)}") from None
     finally:
-        torch._dynamo.reset()
+        torch.compiler.reset()
 
 
 def _reference(op: Op[..., Any], compiled_of: Callable[..., Any], sample: Sample) -> Results:

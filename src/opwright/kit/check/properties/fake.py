@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
+from opwright.kit import private
 from opwright.kit.check.calls import accepted, flat, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.oracle import copied, rebuilt
@@ -48,7 +48,7 @@ def check(subject: Subject, case: Case) -> None:
 
 
 def _fake(op: Any, sample: Sample) -> list[Tensor | None]:
-    mode = FakeTensorMode()
+    mode = private.fake_tensor_mode()
     with mode, torch.no_grad():
         faked = rebuilt(sample, mode.from_tensor)
         positional, named = op.signature.encode(op.signature.bind(faked.args, faked.kwargs))

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from opwright.kit import private
 from opwright.kit.check.calls import first_line, reference_of, results_of
 from opwright.kit.check.cases import Case, Draw, Subject
 from opwright.kit.check.oracle import Oracle, copied, rebuilt
@@ -163,7 +163,7 @@ def _endless(sample: Sample) -> bool:
 HUGE = 2**50
 
 
-class _FirstTouch(TorchDispatchMode):
+class _FirstTouch(private.TorchDispatchMode):
     """Notices whether the first to read a huge tensor makes another one, which fails before it reads anything."""
 
     def __init__(self) -> None:
@@ -181,9 +181,7 @@ class _FirstTouch(TorchDispatchMode):
 
 def _raises_early(subject: Subject, sample: Sample) -> bool:
     """Whether a call on so many elements fails at once, since it wants memory that nobody has."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    mode, touch = FakeTensorMode(), _FirstTouch()
+    mode, touch = private.fake_tensor_mode(), _FirstTouch()
     try:
         with mode, touch, torch.no_grad():
             faked = rebuilt(sample, mode.from_tensor)

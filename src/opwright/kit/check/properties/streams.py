@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from opwright.kit import private
 from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.oracle import Oracle, Results, copied
@@ -65,7 +66,7 @@ def _late(subject: Subject, sample: Sample) -> Results:
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        torch.cuda._sleep(CYCLES)
+        private.gpu_sleep(CYCLES)
         for t, value in zip(held, values, strict=True):
             t.copy_(value)
         results = attempt(subject.op, given)
@@ -83,7 +84,7 @@ def _early(subject: Subject, sample: Sample) -> Results:
             if t is not None and t.is_floating_point():
                 t.fill_(float("nan"))  # and let it go: what is allocated next finds no right values there
         side.synchronize()
-    torch.cuda._sleep(CYCLES)
+    private.gpu_sleep(CYCLES)
     with torch.cuda.stream(side):
         results = attempt(subject.op, given)
         own = [None if t is None else t.clone() for t in results]

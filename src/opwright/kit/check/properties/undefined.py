@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opwright.kit import private
 from opwright.kit.check.calls import accepted, collect, first_line, flat, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.derivatives import incoming, leaves_of, pack, through, truth_of
@@ -85,7 +86,7 @@ def _undefined(subject: Subject, sample: Sample) -> None:
                 o for o in collect(op, function(*given.sample.args, **given.sample.kwargs), given.sample)
                 if o is not None
             ]  # fmt: skip
-            let = torch._C._functions.UndefinedGrad()
+            let = private.UndefinedGrad()
             outs: list[Any] = [let(o) if without in (i, None) else o for i, o in enumerate(out) if o.requires_grad]
             if not outs:
                 raise NotApplicable("no result of it has a gradient")

@@ -1,0 +1,83 @@
+"""What PyTorch has and does not promise: every private name of its Python that the toolkit uses. No other file has one.
+
+All of them were seen in torch 2.10.0, 2.11.0, 2.13.0 and 2.15.0, the versions that the tests have run with (`make
+test-versions`); what is only in some says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+
+_C: Any = torch._C  # its stubs leave half of these out
+
+AFTER_AUTOGRAD = _C._after_autograd_keyset
+BelowADInplaceOrView = _C._AutoDispatchBelowADInplaceOrView
+BelowAutograd = _C._AutoDispatchBelowAutograd
+DelayedError = _C._functions.DelayedError
+DisableTorchDispatch = _C._DisableTorchDispatch
+DispatchKey = _C.DispatchKey
+DispatchKeySet = _C.DispatchKeySet
+excluded_keys = _C._dispatch_tls_local_exclude_set
+ExcludeDispatchKeyGuard = _C._ExcludeDispatchKeyGuard
+ForceDispatchKeyGuard = _C._ForceDispatchKeyGuard
+has_kernel = _C._dispatch_has_kernel_for_dispatch_key
+HigherOrderOperator = torch._ops.HigherOrderOperator
+included_keys = _C._dispatch_tls_local_include_set
+innermost_transform = _C._functorch.peek_interpreter_stack
+internal_overlap = torch._debug_has_internal_overlap
+is_alias = _C._is_alias_of
+is_functional = torch._is_functional_tensor
+is_legacy_batched = _C._functorch.is_legacy_batchedtensor
+is_wrapped = _C._functorch.is_functorch_wrapped_tensor
+key_is_excluded = _C._dispatch_tls_is_dispatch_key_excluded
+modes = _C._len_torch_dispatch_stack
+NO_TORCH_DISPATCH = _C._disabled_torch_dispatch_impl
+OpOverload = torch._ops.OpOverload
+OpOverloadPacket = torch._ops.OpOverloadPacket
+parse_key = _C._parse_dispatch_key
+parse_schema = _C.parse_schema
+privateuse1_name = _C._get_privateuse1_backend_name
+schemas_of = _C._jit_get_schemas_for_operator
+tracing_context = torch._guards.TracingContext.try_get
+transforms = _C._functorch.get_interpreter_stack
+transforms_are_active = _C._are_functorch_transforms_active
+TransformType = _C._functorch.TransformType
+UndefinedGrad = _C._functions.UndefinedGrad
+
+
+def forward_level() -> int:
+    """The level of forward-mode AD that is under way; -1 when none is."""
+    return torch.autograd.forward_ad._current_level
+
+
+def fake_tensor_mode(**options: Any) -> Any:
+    """A mode in which tensors have shapes and no memory. Not at import: it would bring Dynamo's half along."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(**options)
+
+
+def fake_errors() -> tuple[type[Exception], ...]:
+    """What fake tensors raise where a result depends on values."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+    return DataDependentOutputException, DynamicOutputShapeException
+
+
+def import_compilers() -> None:
+    """Import what compiling takes, for processes that are forked from this one."""
+    import torch._dynamo
+    import torch._subclasses.fake_tensor  # noqa: F401
+
+
+def eval_frame() -> Any:
+    """Where Dynamo keeps what becomes of a frame. Some version may have it elsewhere: whoever asks must cope."""
+    return torch._C._dynamo.eval_frame
+
+
+def gpu_sleep(cycles: int) -> None:
+    """Keep the GPU's current stream busy for so many cycles."""
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
