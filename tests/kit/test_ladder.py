@@ -39,6 +39,7 @@ def test_gradcheck_with_all_its_options(op: ow.Op[..., Any], door: str) -> None:
 @pytest.mark.parametrize("op", FUNCTIONAL, ids=lambda op: op.name)
 def test_the_declared_gradient_is_the_derived_one(op: ow.Op[..., Any]) -> None:
     derived = derive.rung_above(op.name, op.signature, op.reference, None, op.random)
+    assert isinstance(derived, derive.Rung)
     assert op.has_declared_gradient
     for dtype in (torch.float64, torch.complex128, torch.float32):
         for sample in op.draw_samples(ow.Maker(dtype)):

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 import opwright as ow
+from opwright.kit.derive import derive
 
 
 class Once(torch.autograd.Function):
@@ -124,3 +125,18 @@ def test_zeros_are_given_for_what_stands_still_and_not_for_what_pytorch_cannot_s
         loss.backward()
         assert x.grad is not None
         assert not x.grad.any()
+
+
+def test_a_fault_in_a_derivation_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not look like an operator that has no gradient."""
+
+    @ow.op(name="derived_wrongly")
+    def op(x: Tensor) -> Tensor:
+        return x * 2
+
+    def wrong(*args: Any, **kwargs: Any) -> Any:
+        raise TypeError("a fault of ours")
+
+    monkeypatch.setattr(derive, "_derived", wrong)
+    with pytest.raises(TypeError, match="a fault of ours"):
+        _ = op.has_rung

@@ -41,7 +41,7 @@ class Ladder:
     outdated: bool = False
     """Whether it was defined again when something else stood in what its reference names."""
     _rung_known: bool
-    _derivation: derive.Rung
+    _derivation: derive.Rung | derive.Missing
     _backward: Op[..., Any]
 
     if TYPE_CHECKING:
@@ -62,24 +62,36 @@ class Ladder:
         return own if above is None else [*own, *above.ladder]
 
     @property
-    def derivation(self) -> derive.Rung:
-        """What the next rung saves and computes."""
+    def next_rung(self) -> derive.Rung | derive.Missing:
+        """What the next rung saves and computes, or why there is none."""
         if self.form_of is not None:
-            return self.form_of.derivation
+            return self.form_of.next_rung
         if "_derivation" not in self.__dict__:
             self._derivation = self._derive(self._gradient, self._needs)
         return self._derivation
 
-    def _derive(self, gradient: Callable[..., Any] | None, needs: Mapping[str, Sequence[str]] | None) -> derive.Rung:
+    @property
+    def derivation(self) -> derive.Rung:
+        """What the next rung saves and computes; TypeError where there is none."""
+        found = self.next_rung
+        if isinstance(found, derive.Missing):
+            raise TypeError(found.reason)
+        return found
+
+    def _derive(
+        self, gradient: Callable[..., Any] | None, needs: Mapping[str, Sequence[str]] | None
+    ) -> derive.Rung | derive.Missing:
         signature: Signature = self.signature
         reference: Callable[..., Any] = self.reference
         if self.rung is not None and self.rung.extras is not None:
             if self.rung.total is None:
-                raise TypeError(self.differentiable_once)
+                return derive.Missing(str(self.differentiable_once))
             signature, reference = self.rung.bare, self.rung.total
         of_gradient = self.rung is not None
         rung = derive.rung_above(self.name, signature, reference, gradient, self.random, self._extras, of_gradient)
-        return rung if needs is None else derive.with_needs(self.name, signature, rung, needs)
+        if needs is None or isinstance(rung, derive.Missing):
+            return rung
+        return derive.with_needs(self.name, signature, rung, needs)
 
     @property
     def differentiable_once(self) -> str | None:
@@ -102,23 +114,14 @@ class Ladder:
     def has_rung(self) -> bool:
         """Whether there is a rung above it. An operator that writes, draws or has too many arguments has none, and
         differentiates all the same: autograd records what its reference does."""
-        try:
-            _ = self.derivation
-        except TypeError:
-            return False
-        return True
+        return isinstance(self.next_rung, derive.Rung)
 
     @property
     def rung_is_too_long(self) -> bool:
         """Whether the rung above would take more arguments than an operator can, as high rungs of broad operators
         would. Autograd then records what the reference does."""
-        try:
-            _ = self.derivation
-        except derive.TooManyArguments:
-            return True
-        except TypeError:
-            return False
-        return False
+        found = self.next_rung
+        return isinstance(found, derive.Missing) and found.too_long
 
     @property
     def has_declared_gradient(self) -> bool:
@@ -204,7 +207,9 @@ class Ladder:
         """
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-            self._derive(function, needs)
+            found = self._derive(function, needs)
+            if isinstance(found, derive.Missing):
+                raise TypeError(found.reason)
             self._gradient, self._needs, self.surrogate = function, needs, surrogate
             self._forget_rung()
             return function

@@ -23,8 +23,13 @@ MOST_ARGUMENTS = 64
 """PyTorch's dispatcher takes no more."""
 
 
-class TooManyArguments(TypeError):
-    """A rung would take more arguments than an operator can."""
+@dataclass(frozen=True)
+class Missing:
+    """There is no gradient operator, and why."""
+
+    reason: str
+    too_long: bool = False
+    """Whether it would take more arguments than an operator can."""
 
 
 def _mask_kind(count: int) -> Kind:
@@ -82,24 +87,24 @@ def rung_above(
     random: bool,
     extras: Extras | None = None,
     of_gradient: bool = False,
-) -> Rung:
+) -> Rung | Missing:
     """The rung above an operator: from its author's gradient where there is one, else from its reference."""
     if not signature.differentiable_inputs or not (signature.differentiable_outputs or signature.returns_input):
-        raise TypeError(f"{name}: it has no derivative, since no tensor of it is differentiable")
+        return Missing(f"{name}: it has no derivative, since no tensor of it is differentiable")
     if signature.returns_input:
-        raise TypeError(f"{name}: it works in place; autograd records what its reference does")
+        return Missing(f"{name}: it works in place; autograd records what its reference does")
     taken = set(signature.names)
     grads = tuple(_grad_parameter(signature, i, taken) for i in signature.differentiable_outputs)
     if gradient is None:
         if random:
-            raise TypeError(
+            return Missing(
                 f"{name}_backward: it cannot be derived, since the reference of {name} draws random numbers and "
                 f"would draw others; declare it with @{name}.gradient and save what was drawn as an output"
             )
-        return _derived(name, signature, reference, grads, taken, of_gradient)
+        return _fitting(name, _derived(name, signature, reference, grads, taken, of_gradient))
     rung = _declared(name, signature, gradient, grads, extras)
     if rung.extras is None or rung.extras.once:
-        return rung
+        return _fitting(name, rung)
     derived = _derived(name, signature, reference, grads, taken)
     bare = rung.bare
 
@@ -108,7 +113,15 @@ def rung_above(
         values[derived.wanted] = values.pop(rung.wanted)
         return derived.reference(**values)
 
-    return replace(rung, total=total)
+    return _fitting(name, replace(rung, total=total))
+
+
+def _fitting(name: str, rung: Rung) -> Rung | Missing:
+    count = len(rung.signature.parameters)
+    if count <= MOST_ARGUMENTS:
+        return rung
+    most = f"and an operator takes at most {MOST_ARGUMENTS}"
+    return Missing(f"{name}_backward: it would take {count} arguments, {most}", too_long=True)
 
 
 def with_needs(name: str, below: Signature, rung: Rung, needs: Mapping[str, Sequence[str]]) -> Rung:
@@ -165,11 +178,6 @@ def _assemble(
         *saved,
         Parameter(mask, _mask_kind(len(below.differentiable_inputs)), None, keyword_only=True),
     ]
-    if len(parameters) > MOST_ARGUMENTS:
-        raise TooManyArguments(
-            f"{name}_backward: it would take {len(parameters)} arguments, "
-            f"and an operator takes at most {MOST_ARGUMENTS}"
-        )
     # A parameter without a default may not follow one with: saved outputs and plain inputs come first.
     parameters.sort(key=lambda p: (p.keyword_only, p.default is not EMPTY))
     results = _results(below)

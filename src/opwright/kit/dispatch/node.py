@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from opwright.kit import locks, private
+from opwright.kit.derive.derive import Missing
 from opwright.kit.dispatch import native, registry
 from opwright.kit.dispatch.untraced import untraced
 from opwright.kit.spec.schema import Signature
@@ -142,8 +143,5 @@ _ALL = 2**63 - 1
 
 
 def _missing(op: Op[..., Any]) -> str:
-    try:
-        _ = op.derivation
-    except TypeError as e:
-        return str(e)
-    return ""
+    found = op.next_rung
+    return found.reason if isinstance(found, Missing) else ""
