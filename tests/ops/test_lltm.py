@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._functorch.config
 import torch._inductor.config
 from torch import Tensor
 from torch.nn.functional import elu, linear
@@ -206,13 +207,16 @@ def test_half_types_read_no_freed_memory() -> None:
 
 
 @pytest.mark.slow
-def test_four_thousand_steps_compile_like_ten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_four_thousand_steps_compile_like_ten() -> None:
     """Forward and backward, what a first call takes longer than a second; the best of several, since machines pause."""
-    monkeypatch.setattr(torch._inductor.config, "fx_graph_cache", False)
-    monkeypatch.setattr(torch._functorch.config, "enable_autograd_cache", False)
     layer = [w.requires_grad_() for w in weights(4, 8, torch.float32)]
 
     def compiling(steps: int) -> float:
+        with torch._inductor.config.patch(fx_graph_cache=False):
+            with torch._functorch.config.patch(enable_autograd_cache=False):
+                return timed(steps)
+
+    def timed(steps: int) -> float:
         torch.compiler.reset()
         run = torch.compile(lambda x: ow.lltm(x, *layer).output.square().mean(), fullgraph=True)
         x = torch.randn(steps, 2, 4, requires_grad=True)

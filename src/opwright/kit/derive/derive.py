@@ -15,7 +15,7 @@ from opwright.kit.spec import probe
 from opwright.kit.spec.extras import Extras, result_names
 from opwright.kit.spec.kinds import BASIC, TENSOR, Kind, Like, list_of
 from opwright.kit.spec.schema import EMPTY, Output, Parameter, Signature
-from opwright.kit.spec.values import copied, has_gradient, tensors
+from opwright.kit.spec.values import copied, has_gradient, has_values, tensors
 
 OPTIONAL_TENSOR = replace(TENSOR, schema="Tensor?", says="a Tensor or None", fast=f"{{v}} is None or {TENSOR.fast}")
 TENSORS = list_of(TENSOR)
@@ -364,6 +364,8 @@ def _vjp_of_call(
         given = [bool(tensors(arguments[p.name])) for p in differentiable]
         out = [t for t in call(*(t.detach().requires_grad_() for t in everything), which=given) if t is not None]
         refuse_errors([t.grad_fn for t in out])
+        if not all(has_values(t) for t in out):
+            return ""  # what is computed later will tell
         return "what it does" if out and not any(t.requires_grad for t in out) and any(t.any() for t in out) else ""
 
     def refuse_constant() -> None:

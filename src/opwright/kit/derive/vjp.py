@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from opwright.kit import private
 from opwright.kit.spec import draws, probe
-from opwright.kit.spec.values import has_gradient, tensors
+from opwright.kit.spec.values import has_gradient, has_values, tensors
 
 
 def vjp(
@@ -131,7 +131,7 @@ def where_history_ends(run: Callable[..., Sequence[Tensor | None]], primals: Seq
     ends, leaves = _Ends(), [t.detach().requires_grad_() for t in primals]
     with ends:
         here = run(*leaves)
-    if ends.seen or ends.meant:
+    if ends.seen or ends.meant or not all(has_values(t) for t in here if t is not None):
         return ends.seen
     # What PyTorch does not see has no history either. A step stands still almost everywhere, unlike that.
     beside = run(*((t.detach() * 1.001 + 0.001).requires_grad_() for t in primals))

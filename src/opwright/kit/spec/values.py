@@ -67,6 +67,15 @@ def has_gradient(t: Tensor) -> bool:
     return t.is_floating_point() or t.is_complex()
 
 
+def has_values(t: Tensor) -> bool:
+    """Whether a tensor's numbers can be looked at: a tracer's stand-in has none.
+
+    >>> has_values(torch.ones(1)), has_values(torch.ones(1, device="meta"))
+    (True, False)
+    """
+    return type(t) in (Tensor, torch.nn.Parameter) and not t.is_meta
+
+
 def like(t: Any) -> Any:
     """A tensor with the shape, dtype and device of `t` that holds one element's memory; of a list, one for each.
 

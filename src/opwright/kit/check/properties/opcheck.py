@@ -13,6 +13,7 @@ from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.oracle import copied, rebuilt
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
+from opwright.kit.spec.values import has_gradient, tensors
 
 PROPERTY = Property(turn=70, once=True)
 
@@ -34,13 +35,12 @@ def check(subject: Subject, case: Case) -> None:
     op = subject.op
     sample = rebuilt(subject.draw(case), dense)
     accepted(lambda: reference_of(op)(copied(sample)))
-    recorded = op.rung is None and op.has_rung
-
-    def record(t: Tensor) -> Tensor:
-        return t.requires_grad_() if recorded and (t.is_floating_point() or t.is_complex()) else t
-
-    sample = rebuilt(sample, record)
-    positional, named = op.signature.encode(op.signature.bind(sample.args, sample.kwargs))
+    values = op.signature.bind(sample.args, sample.kwargs)
+    if op.rung is None and op.has_rung:
+        followed = [p for p in op.signature.parameters if not p.mutated]  # a leaf that is followed may not be written
+        for t in (t for p in followed for t in tensors(values[p.name]) if has_gradient(t)):
+            t.requires_grad_()
+    positional, named = op.signature.encode(values)
     try:
         done: dict[str, Any] = torch.library.opcheck(op.overload, tuple(positional), named)
     except Exception as e:
