@@ -133,11 +133,15 @@ def where_history_ends(run: Callable[..., Sequence[Tensor | None]], primals: Seq
         here = run(*leaves)
     if ends.seen or ends.meant or not all(has_values(t) for t in here if t is not None):
         return ends.seen
-    # What PyTorch does not see has no history either. A step stands still almost everywhere, unlike that.
-    beside = run(*((t.detach() * 1.001 + 0.001).requires_grad_() for t in primals))
-    pairs = [(a, b) for a, b in zip(here, beside, strict=True) if a is not None and b is not None]
-    moved = any(a.shape == b.shape and a.numel() and (a != b).double().mean() > 0.5 for a, b in pairs)
-    return "a function that it cannot see" if moved else ""
+    # What PyTorch does not see has no history either. It moves at every turn, a step at most once.
+    first, second = (run(*((t.detach() * (1 + d) + d).requires_grad_() for t in primals)) for d in (0.001, 0.002))
+    return "a function that it cannot see" if _moved(here, first) and _moved(first, second) else ""
+
+
+def _moved(before: Sequence[Tensor | None], after: Sequence[Tensor | None]) -> bool:
+    """Whether most elements of a result are others than before."""
+    pairs = [(a, b) for a, b in zip(before, after, strict=True) if a is not None and b is not None]
+    return any(a.shape == b.shape and a.numel() and (a != b).double().mean().item() > 0.5 for a, b in pairs)
 
 
 class _Ends(TorchFunctionMode):
