@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 import opwright as ow
@@ -21,7 +23,11 @@ def caught(broken: Broken, seed: int) -> None:
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda b: b.name)
 def test_the_check_rejects(broken: Broken) -> None:
-    caught(broken, 0)
+    last = 2 if broken.property == "threads" else 0  # a race is run by chance, and may take another try
+    for seed in range(last):
+        with contextlib.suppress(AssertionError):
+            return caught(broken, seed)
+    return caught(broken, last)
 
 
 @pytest.mark.soak
