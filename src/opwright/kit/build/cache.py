@@ -254,9 +254,10 @@ def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]], alone: b
         return Entry(place / LIBRARY, about, seen) if first is None else first
     finally:
         # Who holds the lock knows that whoever made the others is dead. Now and not before: a compiler that lost its
-        # parent may have gone on writing.
-        for left in (root / "building").glob(f"{key}.*") if alone else (private,):
-            shutil.rmtree(left, ignore_errors=True)
+        # parent may have gone on writing. It may do so still, between the look and the removal: hence again.
+        for _ in range(3):
+            for left in (root / "building").glob(f"{key}.*") if alone else (private,):
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _publish(root: Path, private: Path, place: Path) -> Entry | None:
