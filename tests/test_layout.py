@@ -22,15 +22,16 @@ ARROWS = {
 }
 
 
-# The floors of kit, from the ground up: each imports what stands before it, derive and build not each other.
+# The floors of kit, from the ground up: each imports what stands before it, derive, build and truth not each other.
 GROUND = ["locks", "private", "spec"]
-FLOORS: dict[str, list[str]] = {"locks": [], "private": [], "spec": GROUND[:2], "derive": GROUND, "build": GROUND}
+FLOORS: dict[str, list[str]] = {"locks": [], "private": [], "spec": GROUND[:2]}
+FLOORS |= dict.fromkeys(("derive", "build", "truth"), GROUND)
 FLOORS["dispatch"] = [*GROUND, "derive", "build"]
 FLOORS["op"] = [*FLOORS["dispatch"], "dispatch"]  # Op itself, and what makes and finds operators
 OPERATORS = {"op", "ladder", "define", "load"}
 ABOVE = [*FLOORS["op"], "op"]
 FLOORS |= dict.fromkeys(("explain", "pages", "scaffold", "doctor"), ABOVE)
-FLOORS |= {"check": ABOVE, "bench": [*ABOVE, "explain"]}
+FLOORS |= {"check": [*ABOVE, "truth"], "bench": [*ABOVE, "truth", "explain"]}
 
 
 def part_of(name: str) -> str:

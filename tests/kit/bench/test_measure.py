@@ -14,6 +14,8 @@ from opwright.kit.bench.cases import families
 from opwright.kit.bench.limits import Limits
 from opwright.kit.bench.measure import measure, variants
 from opwright.kit.spec.measured import Variant
+from opwright.kit.truth import tolerance
+from opwright.kit.truth.oracle import Finding, Oracle
 
 LIMITS = Limits([(1 << 14, 1e10)], {"float32": 1e11})
 
@@ -79,6 +81,23 @@ def test_what_a_wrong_row_says() -> None:
     assert row["status"] == "wrong"
     assert row["why"].startswith("the gradient of x is off by ")
     assert "allowed" in row["why"]
+
+
+@pytest.mark.parametrize("name", ["values", "shape", "dtype", "nan"])
+def test_what_bench_refuses_the_check_refuses(name: str) -> None:
+    op, wrong = shifted(), WRONG[name]
+    sample = families(op)[0].cases()[0].arguments(op, ow.Maker())
+    with pytest.raises(Finding):
+        Oracle(lambda s: [op.reference(*s.args)], sample).judge([wrong(*sample.args)])
+
+
+def test_tolerances_are_those_of_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    more = Variant("other", "variant", lambda x, by=1.0: (x.double().sin() + by).to(x.dtype))
+    assert rows_of(shifted(), more)["other"]["status"] == "ok"
+    monkeypatch.setattr(tolerance, "FEW", 0.0)
+    assert rows_of(shifted(), more)["other"]["status"] == "ok"  # within what the reference loses
+    monkeypatch.setattr(tolerance, "LOSS", 0.0)
+    assert rows_of(shifted(), more)["other"]["status"] == "wrong"
 
 
 def test_rounding_that_the_reference_makes_too_is_not_wrong() -> None:

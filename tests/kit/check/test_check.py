@@ -18,9 +18,9 @@ import opwright as ow
 from opwright.kit.check import derivatives, guard
 from opwright.kit.check.cases import Case, Subject, choose_sizes
 from opwright.kit.check.layouts import FAR, LAYOUTS, lay
-from opwright.kit.check.oracle import Oracle
 from opwright.kit.check.properties import NAMES
 from opwright.kit.check.report import Finding
+from opwright.kit.truth.oracle import Oracle
 from opwright.testing import checks
 from tests.kit.check import catalogue
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from opwright.kit.bench import memory
-from opwright.kit.bench.agree import Given, Oracle, widen
+from opwright.kit.bench.given import Given
 from opwright.kit.bench.limits import Limits
 from opwright.kit.bench.spread import Spread, speedup, verdict
 from opwright.kit.bench.timers import Call, Readings, clock_for, in_turns
@@ -20,6 +20,9 @@ from opwright.kit.spec.measured import Case, Variant
 from opwright.kit.spec.require import spell
 from opwright.kit.spec.samples import Maker, Sample, rung_sample
 from opwright.kit.spec.values import has_gradient, tensors
+from opwright.kit.truth.oracle import Finding
+from opwright.kit.truth.tolerance import widen
+from opwright.kit.truth.whole import Whole
 
 Row = dict[str, Any]
 Tell = Callable[[str, str], None]
@@ -60,12 +63,12 @@ def measure(
     rows = {w.name: blank(op, case, w, spell(dtype), device) for w in ways}
     cost = op.cost_of(*sample.args, **sample.kwargs)
     tell("verifying", "eager")
-    oracle, incoming = _oracle(op, given, dtype)
+    truth, incoming = _truth(op, given, dtype)
     right: dict[str, Given] = {}
     for way in ways:
         tell("verifying", way.name)
         try:
-            right[way.name] = _verify(way, given, oracle, incoming, rows[way.name], op.random)
+            right[way.name] = _verify(way, given, truth, incoming, rows[way.name], op.random)
         except Exception as e:
             rows[way.name].update(trouble(e))
     good = [w for w in ways if rows[w.name]["status"] == "ok"]
@@ -133,7 +136,7 @@ def _given(op: Op[..., Any], sample: Sample) -> Given:
     )
 
 
-def _oracle(op: Op[..., Any], given: Given, dtype: torch.dtype) -> tuple[Oracle, list[Tensor] | None]:
+def _truth(op: Op[..., Any], given: Given, dtype: torch.dtype) -> tuple[Whole, list[Tensor] | None]:
     """The exact results, and the gradients to send in; None where nothing is differentiable."""
     with_grad = given.fresh(grad=True)
     out = [t for t in tensors(op.reference(*with_grad.args, **with_grad.kwargs)) if t.requires_grad]
@@ -145,11 +148,11 @@ def _oracle(op: Op[..., Any], given: Given, dtype: torch.dtype) -> tuple[Oracle,
     eager = given.results(op.reference, incoming)
     coarse = None
     if dtype == torch.float64:
-        coarse = given.change(lambda v: widen(v, torch.float32)).results(op.reference, incoming)
-    return Oracle(exact, eager, coarse), incoming
+        coarse = given.change(lambda t: widen(t, torch.float32)).results(op.reference, incoming)
+    return Whole(exact, eager, coarse), incoming
 
 
-def _verify(way: Variant, given: Given, oracle: Oracle, incoming: list[Tensor] | None, row: Row, random: bool) -> Given:
+def _verify(way: Variant, given: Given, truth: Whole, incoming: list[Tensor] | None, row: Row, random: bool) -> Given:
     """The arguments a variant takes, once it was seen to be right; notes in its row when it is not."""
     if way.prepare is not None:
         drawn = way.prepare(*given.fresh().args, **given.fresh().kwargs)
@@ -165,13 +168,12 @@ def _verify(way: Variant, given: Given, oracle: Oracle, incoming: list[Tensor] |
     elif random:
         row["why"] = "draws random numbers; values not compared"
     else:
-        found = oracle.judge(got, outputs_alone=own)
-        if not found.wrong:
-            found = max(found, oracle.judge(plain, outputs_alone=True), key=lambda a: a.error)
-        if found.wrong:
-            row.update(status="wrong", why=found.wrong)
+        try:
+            error = max(truth.judge(got, outputs_alone=own), truth.judge(plain, outputs_alone=True))
+        except Finding as f:
+            row.update(status="wrong", why=f.message)
         else:
-            row["error"] = float(f"{found.error:.3g}")
+            row["error"] = float(f"{error:.3g}")
             row["why"] = "takes arguments of its own; gradients not compared" if own and incoming is not None else ""
     return given
 

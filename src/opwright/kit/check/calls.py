@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from opwright.kit import private
-from opwright.kit.check.oracle import Results, rebuilt
 from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.op import Op
 from opwright.kit.spec.probe import BadReference
 from opwright.kit.spec.samples import Sample
 from opwright.kit.spec.values import tensors
+from opwright.kit.truth.oracle import Results, rebuilt
 
 
 def flat(out: Any) -> Results:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from opwright.kit.check.calls import collect
-from opwright.kit.check.oracle import Results, copy
 from opwright.kit.op import Op
 from opwright.kit.spec.samples import Sample
 from opwright.kit.spec.values import has_gradient, tensors
+from opwright.kit.truth.oracle import Results, copy
 
 INCOMING = ("dense", "expanded", "transposed", "sliced")
 

@@ -8,18 +8,8 @@ from typing import Any
 
 import torch
 
-from opwright.kit.spec.samples import Sample
+from opwright.kit.truth.oracle import Finding as Finding
 from opwright.version import __version__
-
-
-class Finding(Exception):
-    """Raised by a property for a case in which it does not hold."""
-
-    def __init__(self, message: str, *, index: Any = None, expected: Any = None, got: Any = None) -> None:
-        super().__init__(message)
-        self.message, self.index, self.expected, self.got = message, index, expected, got
-        self.call: Sample | None = None
-        """The call in which it shows, where that is not the case's own."""
 
 
 class NotApplicable(Exception):

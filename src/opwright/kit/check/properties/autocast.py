@@ -10,10 +10,10 @@ import torch
 
 from opwright.kit.check.calls import accepted, first_line, results_of
 from opwright.kit.check.cases import Case, Subject
-from opwright.kit.check.oracle import Oracle, Results, copied
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding
 from opwright.kit.spec.samples import Sample
+from opwright.kit.truth.oracle import Oracle, Results, copied
 
 PROPERTY = Property(turn=110)
 

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from opwright.kit.check.calls import accepted, attempt, first_line, reference_of
 from opwright.kit.check.cases import Case, Subject
-from opwright.kit.check.oracle import Oracle, copied, rebuilt
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
+from opwright.kit.truth.oracle import Oracle, copied, rebuilt
 
 PROPERTY = Property(turn=200, device="cuda")
 

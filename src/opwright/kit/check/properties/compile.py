@@ -12,12 +12,12 @@ import torch
 from opwright.kit.check import derivatives
 from opwright.kit.check.calls import accepted, first_line, reference_of, results_of
 from opwright.kit.check.cases import Case, Subject
-from opwright.kit.check.oracle import Oracle, Results, copied, rebuilt
 from opwright.kit.check.properties.opcheck import dense
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding
 from opwright.kit.op import Op
 from opwright.kit.spec.samples import Sample
+from opwright.kit.truth.oracle import Oracle, Results, copied, rebuilt
 
 PROPERTY = Property(turn=80)
 

@@ -8,9 +8,9 @@ import torch
 
 from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
-from opwright.kit.check.oracle import Results, copied
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding
+from opwright.kit.truth.oracle import Results, copied
 
 PROPERTY = Property(turn=140)
 

@@ -8,9 +8,9 @@ import torch
 
 from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
-from opwright.kit.check.oracle import Oracle, rebuilt
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding
+from opwright.kit.truth.oracle import Oracle, rebuilt
 
 PROPERTY = Property(turn=220, device="cuda")
 

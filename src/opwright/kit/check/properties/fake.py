@@ -11,13 +11,13 @@ from torch import Tensor
 from opwright.kit import private
 from opwright.kit.check.calls import accepted, flat, reference_of
 from opwright.kit.check.cases import Case, Subject
-from opwright.kit.check.oracle import copied, rebuilt
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding
 from opwright.kit.spec import probe
 from opwright.kit.spec.require import spell
 from opwright.kit.spec.samples import Sample
 from opwright.kit.spec.values import tensors
+from opwright.kit.truth.oracle import copied, rebuilt
 
 PROPERTY = Property(turn=60)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
-from opwright.kit.check.oracle import Oracle
 from opwright.kit.check.property import Property
+from opwright.kit.truth.oracle import Oracle
 
 PROPERTY = Property(turn=10)
 

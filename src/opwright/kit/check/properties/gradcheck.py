@@ -1,4 +1,7 @@
-"""gradcheck and gradgradcheck hold in float64: reverse, forward, batched, with undefined gradients."""
+"""gradcheck and gradgradcheck hold in float64: reverse, forward, batched, with undefined gradients.
+
+Differences of results are not the truth of kit/truth: PyTorch's own tolerances for them apply.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from torch import Tensor
 from opwright.kit.check.calls import accepted, collect, first_line
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.derivatives import differentiable, leaves_of
-from opwright.kit.check.oracle import rebuilt
 from opwright.kit.check.properties import gradients
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.spec.samples import Sample
+from opwright.kit.truth.oracle import rebuilt
 
 PROPERTY = Property(turn=40, once=True)
 

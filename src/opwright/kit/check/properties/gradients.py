@@ -11,11 +11,11 @@ from opwright.kit.check import derivatives
 from opwright.kit.check.calls import accepted, first_line, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.layouts import LAYOUTS, MIXED, PLAIN
-from opwright.kit.check.oracle import Oracle, Results, copied
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.op import Op
 from opwright.kit.spec.samples import Sample
+from opwright.kit.truth.oracle import Oracle, Results, copied
 
 PROPERTY = Property(turn=30)
 

@@ -18,6 +18,7 @@ from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.spec.samples import Sample, rung_sample
 from opwright.kit.spec.values import tensors
+from opwright.kit.truth.tolerance import eps
 
 PROPERTY = Property(turn=230, device="cuda", once=True)
 
@@ -26,8 +27,9 @@ ROOM = 8
 """Times the elements of the largest argument: what kernel, reference and comparison take."""
 CHUNK = 2**26
 NEAR = 64
-"""Units of rounding. An element out of place is off by about its size, while of so many right ones some are off by 20
-units: the reference rounds each of its steps."""
+"""Units of rounding, against the reference in the dtype itself: for another there is no memory, and the question is
+whether an element is out of place, not how well it is rounded (kit/truth). One that is is off by about its size, while
+of so many right ones some are off by 20 units: the reference rounds each of its steps."""
 FEW = 2**16
 """Results of so few elements are sums over many. Those may cancel, so that their errors are in proportion to the
 largest."""
@@ -230,7 +232,7 @@ def _compare(got: Tensor, expected: Tensor, i: int) -> None:
             size = b.abs()
             if first.numel() <= FEW:
                 size = size.where(size.isfinite(), 0).max()
-            near = NEAR * torch.finfo(got.dtype).eps * (1 + size)
+            near = NEAR * eps(got.dtype) * (1 + size)
             bad &= ~((a - b).abs() <= near) & ~(a.isnan() & b.isnan())
         if bool(bad.any()):
             at = int(bad.nonzero()[0])

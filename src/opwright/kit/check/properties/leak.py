@@ -12,9 +12,9 @@ import torch
 from opwright.kit.check import derivatives, guard
 from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
-from opwright.kit.check.oracle import copied
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding
+from opwright.kit.truth.oracle import copied
 
 PROPERTY = Property(turn=180, device="cpu", once=True)
 

@@ -13,12 +13,12 @@ from opwright.kit.check import guard
 from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.layouts import MIXED
-from opwright.kit.check.oracle import Results, copied, rebuilt
 from opwright.kit.check.properties.determinism import differs
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding
 from opwright.kit.spec.samples import Sample
 from opwright.kit.spec.values import tensors
+from opwright.kit.truth.oracle import Results, copied, rebuilt
 
 PROPERTY = Property(turn=120, device="cpu")
 

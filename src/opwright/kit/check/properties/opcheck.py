@@ -10,10 +10,10 @@ from torch import Tensor
 
 from opwright.kit.check.calls import accepted, depends_on_values, first_line, reference_of
 from opwright.kit.check.cases import Case, Subject
-from opwright.kit.check.oracle import copied, rebuilt
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.spec.values import has_gradient, tensors
+from opwright.kit.truth.oracle import copied, rebuilt
 
 PROPERTY = Property(turn=70, once=True)
 

@@ -10,11 +10,11 @@ import torch
 from opwright.kit.check import guard
 from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
-from opwright.kit.check.oracle import Oracle, copied
 from opwright.kit.check.properties.memory import one_thread
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding
 from opwright.kit.spec.samples import Sample
+from opwright.kit.truth.oracle import Oracle, copied
 
 PROPERTY = Property(turn=160, device="cpu")
 

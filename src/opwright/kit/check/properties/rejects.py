@@ -14,11 +14,11 @@ from torch import Tensor
 from opwright.kit import private
 from opwright.kit.check.calls import first_line, reference_of, results_of
 from opwright.kit.check.cases import Case, Draw, Subject
-from opwright.kit.check.oracle import Oracle, copied, rebuilt
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.spec.samples import Reject, Sample
 from opwright.kit.spec.values import tensors
+from opwright.kit.truth.oracle import Oracle, copied, rebuilt
 
 PROPERTY = Property(turn=130, process="apart", once=True)
 

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
-from opwright.kit.check.oracle import Oracle, Results, rebuilt
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
+from opwright.kit.truth.oracle import Oracle, Results, rebuilt
+from opwright.kit.truth.tolerance import smallest
 
 PROPERTY = Property(turn=20)
 
@@ -60,7 +61,7 @@ def check(subject: Subject, case: Case) -> None:
 
 def _sprinkled(t: Tensor, kind: str, rng: random.Random) -> Tensor:
     info = torch.finfo(t.dtype)
-    small = info.smallest_normal * info.eps
+    small = smallest(t.dtype)
     values = {
         "nan": [float("nan")],
         "inf": [float("inf"), float("-inf")],

@@ -15,11 +15,11 @@ from torch import Tensor
 from opwright.kit import private
 from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
-from opwright.kit.check.oracle import Oracle, Results, copied
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.spec.samples import Sample
 from opwright.kit.spec.values import tensors
+from opwright.kit.truth.oracle import Oracle, Results, copied
 
 PROPERTY = Property(turn=190, device="cuda")
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
-from opwright.kit.check.oracle import Oracle, Results, copied, rebuilt
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding
 from opwright.kit.spec.samples import Sample
+from opwright.kit.truth.oracle import Oracle, Results, copied, rebuilt
 
 PROPERTY = Property(turn=150, device="cpu")
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from opwright.kit import private
 from opwright.kit.check.calls import accepted, collect, first_line, flat, reference_of
 from opwright.kit.check.cases import Case, Subject
-from opwright.kit.check.derivatives import incoming, leaves_of, pack, through, truth_of
-from opwright.kit.check.oracle import Oracle, copied
+from opwright.kit.check.derivatives import by_formula, incoming, leaves_of, pack, through, truth_of
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
-from opwright.kit.spec.require import spell
+from opwright.kit.op import Op
 from opwright.kit.spec.samples import Sample
 from opwright.kit.spec.values import tensors
+from opwright.kit.truth.oracle import Oracle, Results, copied
 
 PROPERTY = Property(turn=50)
 
@@ -74,44 +74,45 @@ def _wanted(subject: Subject, sample: Sample, mask: list[bool]) -> None:
 def _undefined(subject: Subject, sample: Sample) -> None:
     """Each result in turn gets no gradient, the others one; and at last none gets any."""
     op = subject.op
-    count = len([o for o in accepted(lambda: reference_of(op)(copied(sample))) if o is not None])
+    if not leaves_of(op, sample).leaves:
+        raise NotApplicable("no tensor of it has a gradient in this dtype")
+    results = accepted(lambda: reference_of(op)(copied(sample)))
     truth = accepted(lambda: truth_of(op, sample))
-    for without in [*range(count), None]:
-        found: list[list[Tensor | None]] = []
-        for function in (truth, op):
-            given = leaves_of(op, sample)
-            if not given.leaves:
-                raise NotApplicable("no tensor of it has a gradient in this dtype")
-            out = [
-                o for o in collect(op, function(*given.sample.args, **given.sample.kwargs), given.sample)
-                if o is not None
-            ]  # fmt: skip
-            let = private.UndefinedGrad()
-            outs: list[Any] = [let(o) if without in (i, None) else o for i, o in enumerate(out) if o.requires_grad]
-            if not outs:
-                raise NotApplicable("no result of it has a gradient")
-            ones = [torch.ones_like(o) for o in outs]
-            try:
-                grads = torch.autograd.grad(outs, given.leaves, ones, allow_unused=True)
-            except Exception as e:
-                if function is truth:
-                    raise NotApplicable("the reference takes no undefined gradient") from None
-                raise Finding(
-                    f"with an undefined incoming gradient it raised {type(e).__name__}: {first_line(e)}"
-                ) from None
-            found.append(list(grads))
-            if function is op:
-                _compare(found[0], found[1], given.leaves)
+    formula = by_formula(op, 1) if op.has_rung and op.has_declared_gradient else None
+    there = [i for i, r in enumerate(results) if r is not None]
+    for without in [*([i] for i in there), there]:
+        ones = [torch.ones_like(r) if r is not None and i not in without else None for i, r in enumerate(results)]
+        packed = pack(sample, ones)
+        try:
+            oracle = Oracle(partial(_pull, op, truth), packed, subject.seed, formula)
+        except NotApplicable:
+            raise
+        except Exception:
+            raise NotApplicable("the reference takes no undefined gradient") from None
+        try:
+            oracle.judge(_pull(op, op, packed), "gradient")
+        except NotApplicable:
+            raise
+        except Finding as f:
+            message = f"with an undefined incoming gradient, {f.message}"
+            raise Finding(message, index=f.index, expected=f.expected, got=f.got) from None
+        except Exception as e:
+            raise Finding(
+                f"with an undefined incoming gradient it raised {type(e).__name__}: {first_line(e)}"
+            ) from None
 
 
-def _compare(expected: list[Tensor | None], got: list[Tensor | None], leaves: list[Tensor]) -> None:
-    for i, (e, g, leaf) in enumerate(zip(expected, got, leaves, strict=True)):
-        if g is not None and g.shape != leaf.shape:
-            raise Finding(f"with an undefined incoming gradient, gradient {i} has shape {spell(g.shape)}")
-        ours = torch.zeros_like(leaf) if g is None else g
-        theirs = torch.zeros_like(leaf) if e is None else e
-        if not torch.allclose(ours, theirs, rtol=2e-2, atol=1e-2, equal_nan=True):
-            raise Finding(f"with an undefined incoming gradient, gradient {i} is not the reference's")
+def _pull(op: Op[..., Any], function: Callable[..., Any], packed: Sample) -> Results:
+    """The gradients of a packed call; where none comes in for a result, autograd hands on an undefined one."""
+    *args, grads = packed.args
+    given = leaves_of(op, Sample(tuple(args), packed.kwargs))
+    out = collect(op, function(*given.sample.args, **given.sample.kwargs), given.sample)
+    let = private.UndefinedGrad()
+    pairs = zip(out, grads, strict=True)
+    outs: list[Any] = [o if g is not None else let(o) for o, g in pairs if o is not None and o.requires_grad]
+    if not outs:
+        raise NotApplicable("no result of it has a gradient")
+    return list(torch.autograd.grad(outs, given.leaves, [torch.ones_like(o) for o in outs], allow_unused=True))
 
 
 def _each(subject: Subject, sample: Sample) -> None:

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from opwright.kit.check.calls import accepted, collect, first_line, reference_of
 from opwright.kit.check.cases import Case, Subject
-from opwright.kit.check.oracle import Oracle, Results, rebuilt
 from opwright.kit.check.properties.opcheck import dense
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.spec.samples import Sample
+from opwright.kit.truth.oracle import Oracle, Results, rebuilt
 
 PROPERTY = Property(turn=100)
 

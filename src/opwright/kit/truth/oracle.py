@@ -15,28 +15,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opwright.kit.check import noise
-from opwright.kit.check.report import Finding
 from opwright.kit.spec.require import spell
 from opwright.kit.spec.samples import Sample
+from opwright.kit.spec.values import tensors
+from opwright.kit.truth import noise
+from opwright.kit.truth.tolerance import LOSS, eps, smallest, units, widen, within
 
-LOSS = 8.0
-ULPS = {
-    torch.float64: 8.0,
-    torch.float32: 4.0,
-    torch.bfloat16: 2.0,
-    torch.float16: 2.0,
-    torch.complex128: 8.0,
-    torch.complex64: 4.0,
-}
-"""What a library's exp or tanh may be off by. float64 has no wider oracle, so both sides err; half types are computed
-in float32 and rounded once."""
 FAR_APART = 1 << 18
 """Elements between rows up to which a copy keeps the strides: PyTorch itself may round differently without them."""
-WIDE = {torch.float32, torch.float16, torch.bfloat16}
+NARROW = {torch.float32, torch.float16, torch.bfloat16, torch.complex64}
 
 Results = list[Tensor | None]
 Run = Callable[[Sample], Results]
+
+
+class Finding(Exception):
+    """Raised for a case in which a property does not hold."""
+
+    def __init__(self, message: str, *, index: Any = None, expected: Any = None, got: Any = None) -> None:
+        super().__init__(message)
+        self.message, self.index, self.expected, self.got = message, index, expected, got
+        self.call: Sample | None = None
+        """The call in which it shows, where that is not the case's own."""
 
 
 class Oracle:
@@ -124,10 +124,7 @@ class Oracle:
                     state = "absent" if g is None else "there"
                     raise Finding(f"the {name} is {state}, the reference gives {'one' if g is None else 'none'}")
                 continue
-            if g.dtype != e.dtype:
-                raise Finding(f"the {name} is {spell(g.dtype)}, the reference gives {spell(e.dtype)}")
-            if g.shape != e.shape:
-                raise Finding(f"the {name} has shape {spell(g.shape)}, the reference gives {spell(e.shape)}")
+            comparable(g, e.shape, e.dtype, f"the {name}")
             if g.numel():
                 self._judge_values(i, g.detach(), name)
 
@@ -149,9 +146,9 @@ class Oracle:
             return  # it loses exactly what the reference loses
         value, near = _double(g), _double(same)
         exact = self._of(self.wide, i, near)
-        floor = ULPS.get(dtype, 4.0) * noise.eps(dtype)
-        tiny = 4 * _smallest(dtype)
-        bad = ~(_within(value, exact, floor * exact.abs() + tiny, dtype) | _within(value, near, tiny, dtype))
+        floor = units(dtype)
+        tiny = 4 * smallest(dtype)
+        bad = ~(within(value, exact, floor * exact.abs() + tiny, dtype) | within(value, near, tiny, dtype))
         if not bool(bad.any()):
             return
         most = floor * torch.maximum(exact.abs(), near.abs()).nan_to_num(0, 0, 0) + tiny
@@ -164,13 +161,13 @@ class Oracle:
             loss = here if loss is None else torch.maximum(loss, here)
             torn |= (m != exact) & ~(m.isfinite() & exact.isfinite()) & ~(m.isnan() & exact.isnan())
             allowed = most + LOSS * loss
-            bad = ~(_within(value, exact, allowed, dtype) | _within(value, near, allowed, dtype))
+            bad = ~(within(value, exact, allowed, dtype) | within(value, near, allowed, dtype))
             bad &= ~(torn & ~value.isfinite())
             if not bool(bad.any()):
                 return
         if loss is None:
             allowed = most + LOSS * 2 * (near - exact).abs().nan_to_num(nan=math.inf)
-            bad = ~(_within(value, exact, allowed, dtype) | _within(value, near, allowed, dtype))
+            bad = ~(within(value, exact, allowed, dtype) | within(value, near, allowed, dtype))
             if not bool(bad.any()):
                 return
         self._report(value, exact, near, allowed, bad, name, dtype)
@@ -216,6 +213,14 @@ class Oracle:
         raise Finding(f"{extent}{how}", index=spot, expected=f"{e:.9g}", got=f"{v:.9g}")
 
 
+def comparable(got: Tensor, shape: torch.Size, dtype: torch.dtype, name: str) -> None:
+    """Raise Finding unless a tensor has the reference's shape and dtype."""
+    if got.dtype != dtype:
+        raise Finding(f"{name} is {spell(got.dtype)}, the reference gives {spell(dtype)}")
+    if got.shape != shape:
+        raise Finding(f"{name} has shape {spell(got.shape)}, the reference gives {spell(shape)}")
+
+
 def _alike(got: Results, also: Callable[[], Results]) -> bool:
     """Whether results are, to a few units in the last place, those of another computation."""
     try:
@@ -232,27 +237,10 @@ def _alike(got: Results, also: Callable[[], Results]) -> bool:
                 return False
             continue
         value, target = _double(g.detach()), _double(o.detach())
-        allowed = ULPS.get(g.dtype, 4.0) * noise.eps(g.dtype) * target.abs() + 4 * _smallest(g.dtype)
-        if not bool(_within(value, target, allowed, g.dtype).all()):
+        allowed = units(g.dtype) * target.abs() + 4 * smallest(g.dtype)
+        if not bool(within(value, target, allowed, g.dtype).all()):
             return False
     return True
-
-
-def _within(value: Tensor, target: Tensor, allowed: Tensor | float, dtype: torch.dtype) -> Tensor:
-    """Whether values lie within what is allowed of a target; NaN is near NaN, an infinity near itself."""
-    close = (value - target).abs() <= allowed
-    alike = (value == target) | (value.isnan() & target.isnan())
-    if dtype.is_floating_point:
-        # What is finite in float64 may be too large for the dtype; rounding decides.
-        most = torch.finfo(dtype).max * (1 - 4 * torch.finfo(dtype).eps)
-        alike |= value.isinf() & (target.abs() >= most) & (value.sign() == target.sign())
-    else:
-        alike |= ~value.isfinite() & ~target.isfinite()
-    return close | alike
-
-
-def _smallest(dtype: torch.dtype) -> float:
-    return float(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)
 
 
 def _double(t: Tensor) -> Tensor:
@@ -293,19 +281,11 @@ def copy(t: Tensor) -> Tensor:
 
 def widened(sample: Sample) -> Sample:
     """The sample in float64 and complex128."""
-
-    def wide(t: Tensor) -> Tensor:
-        if t.dtype in WIDE or t.dtype == torch.complex64:
-            return t.detach().to(torch.complex128 if t.dtype.is_complex else torch.float64)
-        return copy(t)
-
-    return rebuilt(sample, wide)
+    return rebuilt(sample, lambda t: widen(t) if t.dtype in NARROW else copy(t))
 
 
 def narrowest(sample: Sample) -> torch.dtype:
     """The floating-point dtype of a sample's tensors with the largest rounding error."""
-    from opwright.kit.spec.values import tensors
-
     found = [t.dtype for v in (*sample.args, *sample.kwargs.values()) for t in tensors(v)]
     floats = [d for d in found if d.is_floating_point or d.is_complex]
-    return max(floats, key=noise.eps, default=torch.get_default_dtype())
+    return max(floats, key=eps, default=torch.get_default_dtype())

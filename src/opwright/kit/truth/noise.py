@@ -17,6 +17,7 @@ from torch import Tensor
 
 from opwright.kit import private
 from opwright.kit.spec.values import tensors
+from opwright.kit.truth.tolerance import eps
 
 RUNS = 32
 """At most: of a function that jumps, half of them lie on either side. They end as soon as a result is explained."""
@@ -175,11 +176,6 @@ class Noise(private.TorchDispatchMode):
 
 def _floats(t: Tensor) -> bool:
     return (t.dtype.is_floating_point or t.dtype.is_complex) and t.numel() > 0 and t.layout == torch.strided
-
-
-def eps(dtype: torch.dtype) -> float:
-    """The distance from 1 to the next number of a dtype."""
-    return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
 
 
 def _accumulates(dtype: torch.dtype) -> torch.dtype:
