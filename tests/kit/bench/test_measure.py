@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ def test_a_row_says_what_was_measured(dtype: torch.dtype) -> None:
     assert "verdict" in row["forward_speedup"]
 
 
-WRONG = {
+WRONG: dict[str, Callable[..., Tensor]] = {
     "values": lambda x, by=1.0: x.sin() * (1 + 1e-4) + by,
     "shape": lambda x, by=1.0: (x.sin() + by)[1:],
     "dtype": lambda x, by=1.0: (x.sin() + by).double(),

@@ -33,9 +33,11 @@ def call() -> Plan | None:
     )
 
 
-def guard() -> Plan:
-    """The allocator that the check guards memory with."""
-    return Plan("check", tuple(sorted((NATIVE / "check").glob("*.cpp"))), Options(abi="aten"))
+def guard(device: str = "cpu") -> Plan:
+    """The allocator that the check guards memory with, on a CPU or a GPU."""
+    if device == "cuda":
+        return Plan("check_cuda", (NATIVE / "guard" / "cuda.cpp",), device="cuda")
+    return Plan("check", (NATIVE / "guard" / "cpu.cpp",), Options(abi="aten"))
 
 
 def keys() -> set[str]:

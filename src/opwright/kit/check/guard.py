@@ -1,4 +1,4 @@
-"""Python's side of the guarding allocator, and of the check mode of kernel.h's parallel loop."""
+"""The guards of memory, on the CPU and on a GPU, and the check mode of kernel.h's parallel loop."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+import torch
+
 from opwright.kit.build import cache, compile, own
 from opwright.kit.build.library import forbidden, libraries
 from opwright.kit.build.trouble import BuildError, Unavailable
@@ -16,29 +18,8 @@ from opwright.kit.build.trouble import BuildError, Unavailable
 ROOM = 64
 
 
-@lru_cache
-def library() -> ctypes.CDLL | str:
-    """The guard, built if need be; or why there is none."""
-    try:
-        entry = cache.look_up(cache.open_folder(), own.guard().key) if forbidden() else compile.build(own.guard())
-        if entry is None:
-            return "its guard is not built and OPWRIGHT_BUILD=0 forbids building"
-        loaded = ctypes.CDLL(entry.to_load())
-    except (Unavailable, BuildError, OSError) as e:
-        return f"its guard cannot be built here: {str(e).splitlines()[0]}"
-    pair = [ctypes.POINTER(ctypes.c_int64), ctypes.c_int64]
-    loaded.opwright_guard_start.argtypes = [ctypes.c_uint8, ctypes.c_uint8]
-    for name in ("opwright_guard_outside", "opwright_guard_twice"):
-        function = getattr(loaded, name)
-        function.argtypes, function.restype = pair, ctypes.c_int64
-    loaded.opwright_guard_live.restype = ctypes.c_int64
-    return loaded
-
-
-def unavailable() -> str | None:
-    """None when there is a guard, else why not."""
-    found = library()
-    return found if isinstance(found, str) else None
+class NoGuard(Exception):
+    """Memory cannot be guarded here, and why."""
 
 
 @dataclass(frozen=True)
@@ -51,40 +32,121 @@ class Place:
 
 
 class Guard:
-    """The guard at work."""
+    """An allocator of ours: new tensors begin as known bytes and lie between bands of known bytes."""
 
-    def __init__(self, loaded: ctypes.CDLL) -> None:
-        self._library = loaded
+    device = ""
+
+    def __init__(self) -> None:
+        try:
+            plan = own.guard(self.device)
+            entry = cache.look_up(cache.open_folder(), plan.key) if forbidden() else compile.build(plan)
+            if entry is None:
+                raise NoGuard("its guard is not built and OPWRIGHT_BUILD=0 forbids building")
+            self.path = entry.to_load()
+            self.library = ctypes.CDLL(self.path)
+        except (Unavailable, BuildError, OSError) as e:
+            raise NoGuard(f"its guard cannot be built here: {str(e).splitlines()[0]}") from None
+        self.library.opwright_guard_start.argtypes = [ctypes.c_uint8, ctypes.c_uint8]
+
+    @contextlib.contextmanager
+    def filling(self, inside: int, around: int) -> Iterator[None]:
+        """New tensors are filled with the byte `inside` and lie between bytes `around`; what was found is forgotten."""
+        self.library.opwright_guard_start(inside, around)
+        try:
+            yield
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        """Let PyTorch's own allocator serve again."""
+        raise NotImplementedError
 
     def outside(self) -> list[Place]:
         """Where somebody wrote outside of a tensor since it was last asked."""
-        return self._places(self._library.opwright_guard_outside)
+        return self._places("opwright_guard_outside")
 
-    def twice(self) -> list[Place]:
-        """Where two chunks of one parallel loop wrote since it was last asked."""
-        return self._places(self._library.opwright_guard_twice)
-
-    @property
-    def live(self) -> int:
-        """Bytes of the tensors that were made under guard and are still there."""
-        return int(self._library.opwright_guard_live())
-
-    def _places(self, function: ctypes._NamedFuncPointer) -> list[Place]:
+    def _places(self, name: str) -> list[Place]:
+        function = getattr(self.library, name)
+        function.argtypes, function.restype = [ctypes.POINTER(ctypes.c_int64), ctypes.c_int64], ctypes.c_int64
         room = (ctypes.c_int64 * (3 * ROOM))()
         count = int(function(room, ROOM))
         return [Place(*room[3 * i : 3 * i + 3]) for i in range(count)]
 
 
-@contextlib.contextmanager
-def guarded(inside: int = 0xFF, around: int = 0xFF) -> Iterator[Guard]:
-    """New tensors on the CPU are filled with the byte `inside` and lie between bytes `around`."""
-    loaded = library()
-    assert not isinstance(loaded, str)
-    loaded.opwright_guard_start(inside, around)
+class CpuGuard(Guard):
+    """On the CPU, where it also counts what is alive, and follows the chunks of kernel.h's parallel loops."""
+
+    device = "cpu"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.library.opwright_guard_live.restype = ctypes.c_int64
+
+    def _stop(self) -> None:
+        self.library.opwright_guard_stop()
+
+    def twice(self) -> list[Place]:
+        """Where two chunks of one parallel loop wrote since it was last asked."""
+        return self._places("opwright_guard_twice")
+
+    @property
+    def live(self) -> int:
+        """Bytes of the tensors that were made under guard and are still there."""
+        return int(self.library.opwright_guard_live())
+
+
+class CudaGuard(Guard):
+    """On a GPU, for good: PyTorch takes another allocator only before it has allocated anything."""
+
+    device = "cuda"
+
+    def __init__(self) -> None:
+        super().__init__()
+        try:
+            found = torch.cuda.memory.CUDAPluggableAllocator(self.path, "opwright_cuda_alloc", "opwright_cuda_free")
+            torch.cuda.memory.change_current_allocator(found)
+        except RuntimeError:
+            raise NoGuard("memory was allocated already, and it needs a process of its own") from None
+
+    def _stop(self) -> None:
+        pass
+
+    def outside(self) -> list[Place]:
+        torch.cuda.synchronize()
+        return super().outside()
+
+
+@lru_cache
+def on_cpu() -> CpuGuard | str:
+    """The guard of the CPU's memory, built if need be; or why there is none."""
     try:
-        yield Guard(loaded)
-    finally:
-        loaded.opwright_guard_stop()
+        return CpuGuard()
+    except NoGuard as e:
+        return str(e)
+
+
+@lru_cache
+def on_cuda() -> CudaGuard | str:
+    """The guard of the GPU's memory, at work from now on; or why there is none."""
+    try:
+        return CudaGuard()
+    except NoGuard as e:
+        return str(e)
+
+
+def unavailable() -> str | None:
+    """None when there is a guard of the CPU's memory, else why not."""
+    found = on_cpu()
+    return found if isinstance(found, str) else None
+
+
+@contextlib.contextmanager
+def guarded(inside: int = 0xFF, around: int = 0xFF) -> Iterator[CpuGuard]:
+    """New tensors on the CPU are filled with the byte `inside` and lie between bytes `around`."""
+    found = on_cpu()
+    assert not isinstance(found, str)
+    with found.filling(inside, around):
+        yield found
 
 
 CROWD = 1 << 63
@@ -97,10 +159,10 @@ def check_mode(seed: int, watch: bool = False) -> Iterator[None]:
     handles = [ctypes.CDLL(str(path)) for path in loaded_kernels()]
     seeds = [ctypes.c_uint64.in_dll(h, "opwright_check_seed") for h in handles if hasattr(h, "opwright_check_seed")]
     hooks = [ctypes.c_void_p.in_dll(h, "opwright_check_between") for h in handles if hasattr(h, "opwright_check_seed")]
-    found = library()
+    found = on_cpu()
     address = None
     if watch and not isinstance(found, str):
-        address = ctypes.cast(found.opwright_guard_between, ctypes.c_void_p).value
+        address = ctypes.cast(found.library.opwright_guard_between, ctypes.c_void_p).value
     try:
         for s, hook in zip(seeds, hooks, strict=True):
             s.value, hook.value = seed, address

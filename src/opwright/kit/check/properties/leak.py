@@ -99,7 +99,7 @@ def _flat(call: Callable[[], object]) -> None:
         raise Finding(f"memory is not given back: {min(heap) / CALLS:.0f} bytes of the heap with each call")
 
 
-def _measure(call: Callable[[], object], watching: guard.Guard) -> tuple[int, int]:
+def _measure(call: Callable[[], object], watching: guard.CpuGuard) -> tuple[int, int]:
     gc.collect()
     before, heap = watching.live, _heap() or 0
     for _ in range(CALLS):

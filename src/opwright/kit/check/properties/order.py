@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import torch
 
 from opwright.kit.check import guard
+from opwright.kit.check.bounds import one_thread
 from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
-from opwright.kit.check.properties.memory import one_thread
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding
 from opwright.kit.spec.samples import Sample

@@ -29,6 +29,7 @@ from opwright.kit.check.travel import ticket
 PROPERTY = Property(turn=250, device="cuda", once=True, asked=True)
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+WATCHED = Path(__file__).parent.parent / "watched.py"
 PATIENCE = 250
 """Seconds for one tool."""
 FOREIGN = re.compile(r"\bat::|\bcub::|\bcutlass|\bcublas|\bthrust::|gemm|gemv|splitK|nvjet|xmma|\bcudnn|c10::")
@@ -98,7 +99,7 @@ def _start(subject: Subject, tool: str) -> subprocess.Popen[str]:
     request = {"define": ticket(subject.op), "seed": subject.seed, "device": subject.device}
     paths = os.pathsep.join(p for p in sys.path if p)
     return subprocess.Popen(
-        [*command, sys.executable, str(Path(__file__).with_name("watched.py")), json.dumps(request)],
+        [*command, sys.executable, str(WATCHED), json.dumps(request)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
         env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": paths},
         start_new_session=True,

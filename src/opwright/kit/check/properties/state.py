@@ -45,10 +45,10 @@ def check(subject: Subject, case: Case) -> None:
 
 def _around(subject: Subject, sample: Sample) -> None:
     """What every caller shares is left as it was found."""
-    found = guard.library()
+    found = guard.on_cpu()
 
     def look() -> dict[str, object]:
-        mode = None if isinstance(found, str) else found.opwright_guard_float_mode()
+        mode = None if isinstance(found, str) else found.library.opwright_guard_float_mode()
         return {
             "the state of the random number generator": torch.default_generator.get_state().tolist(),
             "the processor's way of rounding": mode,
@@ -60,7 +60,7 @@ def _around(subject: Subject, sample: Sample) -> None:
 
     own, threads = copied(sample), torch.get_num_threads()
     if not isinstance(found, str):
-        found.opwright_guard_usual_float_mode()
+        found.library.opwright_guard_usual_float_mode()
     before = look()
     attempt(subject.op, own)
     after = look()

@@ -8,17 +8,15 @@
 #include <mutex>
 #include <vector>
 
+#include "places.h"
+
 namespace {
 
 constexpr size_t band = 512;  // and with it PyTorch's alignment
 
-struct Damage {
-    int64_t address, size, offset;
-};
-
 std::mutex guard;
 std::map<char*, size_t> live;
-std::vector<Damage> damaged;
+std::vector<Place> outside;
 uint8_t fill_with = 0, surround_with = 0;
 
 // The first byte of a band that is not as it was; -1 when all are. What surrounds it is read off its far end.
@@ -35,9 +33,8 @@ int64_t look(const char* from, bool before) {
 
 void examine(char* address, size_t size) {
     const int64_t before = look(address - band, true), after = look(address + size, false);
-    const int64_t number = reinterpret_cast<int64_t>(address), length = static_cast<int64_t>(size);
-    if (before >= 0) damaged.push_back({number, length, before - static_cast<int64_t>(band)});
-    if (after >= 0) damaged.push_back({number, length, length + after});
+    if (before >= 0) outside.push_back(place(address, size, before - static_cast<int64_t>(band)));
+    if (after >= 0) outside.push_back(place(address, size, static_cast<int64_t>(size) + after));
 }
 
 }  // namespace
@@ -73,24 +70,17 @@ __attribute__((visibility("default"))) void opwright_cuda_free(void* address, ss
 }
 
 // From now on memory begins as bytes `fill` between bands of bytes `around`; what was found before is forgotten.
-__attribute__((visibility("default"))) void opwright_cuda_start(uint8_t fill, uint8_t around) {
+__attribute__((visibility("default"))) void opwright_guard_start(uint8_t fill, uint8_t around) {
     const std::lock_guard<std::mutex> lock(guard);
     fill_with = fill, surround_with = around;
-    damaged.clear();
+    outside.clear();
 }
 
 // What was written outside the allocations: address, size and offset of each, at most `most` of them.
-__attribute__((visibility("default"))) int64_t opwright_cuda_outside(int64_t* out, int64_t most) {
+__attribute__((visibility("default"))) int64_t opwright_guard_outside(int64_t* out, int64_t most) {
     const std::lock_guard<std::mutex> lock(guard);
     cudaDeviceSynchronize();
     for (const auto& [address, size] : live) examine(address, size);
-    int64_t count = 0;
-    for (const Damage& d : damaged) {
-        if (count == most) break;
-        out[3 * count] = d.address, out[3 * count + 1] = d.size, out[3 * count + 2] = d.offset;
-        ++count;
-    }
-    damaged.clear();
-    return count;
+    return hand_over(outside, out, most);
 }
 }

@@ -23,6 +23,8 @@
 #include <string>
 #include <vector>
 
+#include "places.h"
+
 namespace {
 
 constexpr size_t band = 4096;
@@ -42,18 +44,12 @@ struct Writes {
     std::vector<int32_t> owner;
 };
 
-struct Finding {
-    void* block;
-    size_t size;
-    int64_t offset;
-};
-
 std::mutex guard;
 std::map<void*, Block> blocks;
 std::map<void*, Writes> writes;
 Writes on_stack;
-std::vector<Finding> outside;
-std::vector<Finding> twice;
+std::vector<Place> outside;
+std::vector<Place> twice;
 uint8_t inside_byte = 0xff;
 uint8_t around_byte = 0xff;
 uint64_t next_number = 1;
@@ -66,11 +62,11 @@ void examine(void* data, const Block& block) {
         // The nearest byte first, on either side.
         const int64_t end = static_cast<int64_t>(block.size);
         if (user[block.size + i] != block.around) {
-            outside.push_back({data, block.size, end + static_cast<int64_t>(i)});
+            outside.push_back(place(data, block.size, end + static_cast<int64_t>(i)));
             return;
         }
         if (user[-1 - static_cast<int64_t>(i)] != block.around) {
-            outside.push_back({data, block.size, -1 - static_cast<int64_t>(i)});
+            outside.push_back(place(data, block.size, -1 - static_cast<int64_t>(i)));
             return;
         }
     }
@@ -98,7 +94,7 @@ void compare(Writes& w, const uint8_t* now, void* block, size_t size, int64_t ch
     for (size_t i = 0; i < size; ++i) {
         if (now[i] == w.before[i]) continue;
         if (w.owner[i] >= 0 && w.owner[i] != chunk && !told) {
-            twice.push_back({block, size, static_cast<int64_t>(i)});
+            twice.push_back(place(block, size, static_cast<int64_t>(i)));
             told = true;
         }
         w.owner[i] = static_cast<int32_t>(chunk);
@@ -174,29 +170,13 @@ OPWRIGHT_API void opwright_guard_stop() {
 OPWRIGHT_API int64_t opwright_guard_outside(int64_t* found, int64_t room) {
     const std::lock_guard<std::mutex> lock(guard);
     for (const auto& [data, block] : blocks) examine(data, block);
-    int64_t count = 0;
-    for (const Finding& f : outside) {
-        if (count == room) break;
-        found[3 * count] = reinterpret_cast<int64_t>(f.block);
-        found[3 * count + 1] = static_cast<int64_t>(f.size);
-        found[3 * count++ + 2] = f.offset;
-    }
-    outside.clear();
-    return count;
+    return hand_over(outside, found, room);
 }
 
 // The places that two chunks of one parallel loop wrote to, likewise.
 OPWRIGHT_API int64_t opwright_guard_twice(int64_t* found, int64_t room) {
     const std::lock_guard<std::mutex> lock(guard);
-    int64_t count = 0;
-    for (const Finding& f : twice) {
-        if (count == room) break;
-        found[3 * count] = reinterpret_cast<int64_t>(f.block);
-        found[3 * count + 1] = static_cast<int64_t>(f.size);
-        found[3 * count++ + 2] = f.offset;
-    }
-    twice.clear();
-    return count;
+    return hand_over(twice, found, room);
 }
 
 OPWRIGHT_API int64_t opwright_guard_live() {

@@ -1,0 +1,122 @@
+"""Whether a call keeps to its memory: what it may write, what may change a result, and that all of one is written."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from opwright.kit.check.calls import accepted, attempt, reference_of
+from opwright.kit.check.cases import Case, Subject
+from opwright.kit.check.guard import Guard, Place
+from opwright.kit.check.properties.determinism import differs
+from opwright.kit.check.report import Finding
+from opwright.kit.spec.samples import Sample
+from opwright.kit.spec.values import tensors
+from opwright.kit.truth.oracle import Results, copied, rebuilt
+
+FILLS = (0xFF, 0x5A)
+"""Bytes of which every floating-point type makes NaN, and a large number."""
+
+
+def check(subject: Subject, case: Case, guard: Guard | str) -> None:
+    """Results are equal to the bit, whatever memory held before and whatever lies around the arguments."""
+    assert not isinstance(guard, str)
+    sample = subject.draw(case)
+    accepted(lambda: reference_of(subject.op)(copied(sample)))
+    with one_thread():
+        first = _run(subject, sample, guard, FILLS[0], FILLS[0])
+        found = differs(first, _run(subject, sample, guard, FILLS[1], FILLS[0]))
+        if found is not None:
+            at, a, b = found
+            message = f"a result is not initialised: it depends on what its memory held before ({a} or {b})"
+            raise Finding(message, index=at, expected=a, got=b)
+        found = differs(first, _run(subject, sample, guard, FILLS[0], FILLS[1]))
+        if found is not None:
+            at, a, b = found
+            message = f"memory outside the arguments is read, and changes a result ({a} or {b})"
+            raise Finding(message, index=at, expected=a, got=b)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """With threads, a result may differ for other reasons."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _run(subject: Subject, sample: Sample, guard: Guard, fill: int, around: int) -> Results:
+    """The results of a call whose arguments lie among bytes `around`, in memory that began as bytes `fill`."""
+    op = subject.op
+    with guard.filling(fill, around):
+        placed = rebuilt(sample, lambda t: _place(t, guard.device, around))
+        values = op.signature.bind(placed.args, placed.kwargs)
+        given = [(name, t) for name, value in values.items() for t in tensors(value)]
+        before = [_storage(t).clone() for _, t in given]
+        results = attempt(op, placed)
+        for spot in guard.outside():
+            raise Finding(_about(spot, given, results))
+        for (name, t), old in zip(given, before, strict=True):
+            _unchanged(op.signature.names[name].mutated, name, t, old)
+    return [None if r is None else r.detach().clone() for r in results]
+
+
+def _place(t: Tensor, device: str, around: int) -> Tensor:
+    """The tensor in memory of its own, exactly as large as it must be, its gaps made of the byte `around`."""
+    if t.layout != torch.strided or t.device.type != device:
+        return t
+    if t.numel() == 0:
+        return t.clone()
+    extent = sum((s - 1) * k for s, k in zip(t.shape, t.stride(), strict=True)) + 1
+    if extent > 64 * t.numel() + 4096:
+        return t  # its rows lie far apart
+    offset = t.storage_offset() % 64
+    memory = torch.full(((offset + extent) * t.element_size(),), around, dtype=torch.uint8, device=t.device)
+    whole = memory.view(t.dtype)
+    laid = whole.as_strided(t.shape, t.stride(), offset)
+    if extent < t.numel() or 0 in t.stride():  # its elements share memory
+        whole[offset:].copy_(t.as_strided((extent,), (1,), t.storage_offset()))
+    else:
+        laid.copy_(t)
+    return laid
+
+
+def _storage(t: Tensor) -> Tensor:
+    """All bytes of a tensor's memory; none where that is very large."""
+    memory = t.untyped_storage()
+    size = 0 if memory.nbytes() > 1 << 28 else memory.nbytes()
+    return torch.empty(0, dtype=torch.uint8, device=t.device).set_(memory, 0, (size,), (1,))
+
+
+def _unchanged(mutated: bool, name: str, t: Tensor, before: Tensor) -> None:
+    now = _storage(t)
+    if now.numel() != before.numel() or now.numel() == 0:
+        return
+    if not mutated:
+        if not torch.equal(now, before):
+            raise Finding(f"it writes to its argument {name}")
+        return
+    # What lies between the elements of an argument that is written to must stay as it was.
+    expected = before.view(t.dtype).as_strided(t.shape, t.stride(), t.storage_offset())
+    expected.copy_(t)
+    if not torch.equal(now, before):
+        raise Finding(f"it writes between the elements of its argument {name}")
+
+
+def _about(spot: Place, given: list[tuple[str, Tensor]], results: Results) -> str:
+    whose = "memory that it allocated"
+    for name, t in given:
+        if t.untyped_storage().data_ptr() == spot.address:
+            whose = f"its argument {name}"
+    for i, r in enumerate(results):
+        if r is not None and r.untyped_storage().data_ptr() == spot.address:
+            whose = "its result" if len(results) == 1 else f"its result {i}"
+    past = spot.offset - spot.size + 1
+    where = f"{past} bytes past the end of" if past > 0 else f"{-spot.offset} bytes before"
+    return f"it writes {where} {whose}, of {spot.size} bytes"
