@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opwright.kit.bench import machine
+from opwright.kit.bench.report.html import Html, el
 from opwright.kit.bench.results import Results
 from opwright.kit.bench.units import spell_bytes, spell_case, spell_share, spell_us
 from opwright.kit.spec.measured import spell_size
@@ -99,29 +99,30 @@ def picture(results: Results, which: str = "forward_backward") -> str:
     for label, row in rows:
         if label != last:
             y += 8 if last else 0
-            parts.append(f'<text x="{left - 10}" y="{y + 15:.0f}" text-anchor="end">{html.escape(label)}</text>')
+            parts.append(el("text", label, x=left - 10, y=f"{y + 15:.0f}", text_anchor="end"))
             last = label
         value = row[f"{which}_speedup"]["p50"]
         size = value / most * width
-        parts.append(f'<rect class="{row["kind"]}" x="{left}" y="{y + 3:.0f}" width="{size:.1f}" height="16" rx="3"/>')
-        parts.append(f'<text class="soft" x="{left + size + 7:.1f}" y="{y + 15:.0f}">{value:.2f}×</text>')
+        parts.append(el("rect", class_=row["kind"], x=left, y=f"{y + 3:.0f}", width=f"{size:.1f}", height=16, rx=3))
+        parts.append(el("text", f"{value:.2f}×", class_="soft", x=f"{left + size + 7:.1f}", y=f"{y + 15:.0f}"))
         y += height
     said = {"forward": "forward", "forward_backward": "forward + backward"}[which]
     title = f"Times as fast as eager PyTorch, {said}"
     head = [
-        f'<text x="{left}" y="16">{title}</text>',
-        f'<line class="line" x1="{one:.1f}" x2="{one:.1f}" y1="28" y2="{y + 4:.0f}"/>',
+        el("title", title),
+        el("style", Html(STYLE)),
+        el("text", title, x=left, y=16),
+        el("line", class_="line", x1=f"{one:.1f}", x2=f"{one:.1f}", y1=28, y2=f"{y + 4:.0f}"),
     ]
     y += 12
     for x, kind, name in ((left, "operator", "opwright"), (left + 100, "compiled", "torch.compile")):
-        parts.append(f'<rect class="{kind}" x="{x}" y="{y:.0f}" width="12" height="12" rx="3"/>')
-        parts.append(f'<text class="soft" x="{x + 18}" y="{y + 11:.0f}">{name}</text>')
-    parts.append(f'<text class="soft" x="{left + 215}" y="{y + 11:.0f}">dashed: eager</text>')
-    body = "\n".join([*head, *parts])
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 620 {y + 22:.0f}" width="620" role="img" '
-        f'aria-label="{title}"><title>{title}</title><style>{STYLE}</style>\n{body}\n</svg>\n'
-    )
+        parts.append(el("rect", class_=kind, x=x, y=f"{y:.0f}", width=12, height=12, rx=3))
+        parts.append(el("text", name, class_="soft", x=x + 18, y=f"{y + 11:.0f}"))
+    parts.append(el("text", "dashed: eager", class_="soft", x=left + 215, y=f"{y + 11:.0f}"))
+    body = Html("\n".join(["", *head, *parts, ""]))
+    box = f"0 0 620 {y + 22:.0f}"
+    svg = el("svg", body, xmlns="http://www.w3.org/2000/svg", viewBox=box, width=620, role="img", aria_label=title)
+    return f"{svg}\n"
 
 
 def sizes(results: Results, ops: Sequence[str] = ()) -> str:
