@@ -23,7 +23,7 @@ from opwright.kit.explain import Explanation, explain
 from opwright.kit.load import discover as _discover
 from opwright.kit.load import load
 from opwright.kit.op import Op
-from opwright.kit.spec.domain import Cost, Domain
+from opwright.kit.spec.domain import FLOATING, Cost, Domain
 from opwright.kit.spec.kinds import Like, Number
 from opwright.kit.spec.probe import BadReference
 from opwright.kit.spec.require import broadcastable, require
@@ -32,6 +32,7 @@ from opwright.kit.spec.values import reduce_to
 from opwright.version import __version__
 
 __all__ = [
+    "FLOATING",
     "BadReference",
     "BuildError",
     "Cost",

@@ -52,6 +52,14 @@ def test_new_scaffolds_an_operator_that_works_as_it_stands(tmp_path: Path) -> No
             op(*reject.args, **reject.kwargs)
 
 
+def test_new_writes_tests_that_pass(tmp_path: Path) -> None:
+    run("new", "tested_swish", "--path", str(tmp_path))
+    told = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "forward"]
+    done = subprocess.run(told, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout  # the operator and its gradient
+
+
 @pytest.mark.parametrize("name", ["a b", "1st", "class", "", "_hidden", "swish_", "../evil", "naïve"])
 def test_new_refuses_what_cannot_name_an_operator(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

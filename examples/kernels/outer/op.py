@@ -26,5 +26,4 @@ def _(make):
     yield make(0), make(4)
 
 
-FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-outer.kernel_file("cuda.cu", ow.Domain(dtypes=FLOATS, sizes="x[n] y[m]"))
+outer.kernel_file("cuda.cu", ow.Domain(dtypes=ow.FLOATING, sizes="x[n] y[m]"))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import torch
 
-from opwright.kit.build.foreign import LOADED
-from opwright.kit.build.library import library_of
+from opwright.kit import kernel_files
 from opwright.kit.build.plan import Options
 from opwright.kit.derive import derive
 from opwright.kit.dispatch import call, compiled, fake, formula, register, registry, running, script, short
@@ -318,15 +316,14 @@ class Op(Ladder, Operator, Generic[P, R]):
         """Declare a kernel that a source file beside the operator's own binds with OPWRIGHT_KERNEL. It is built
         when first needed. It is for CUDA when it is called `cuda`, or when it or one of its further sources is a
         `.cu` file; else for the CPU."""
-        domain.refuse_names(self.name, self.signature.names)
-        folder = Path(inspect.getfile(inspect.unwrap(self.home.reference))).resolve().parent
-        on_gpu = Path(file).stem == "cuda" or any(f.endswith(".cu") for f in (file, *options.sources))
-        device = "cuda" if on_gpu else "cpu"
-        library = library_of(folder / file, self.namespace, options, device)
-        library.look_again()
-        library.guarded = library.guarded or self.home.__module__.startswith(f"{LOADED}.")
-        self.kernels.append(Kernel(device, domain, file, library=library))
-        self._choose_call()
+        kernel_files.declare(self, file, domain, options)
+
+    def kernel_files(
+        self, *files: str, domain: Domain = Domain(), backward: Domain | None = None, options: Options = Options()
+    ) -> None:
+        """Declare the kernels of several files, for the calls in `domain`. With the domain of its gradient, `backward`,
+        the files also hold the kernels of `op.backward`, and those of `op.saving_form` where it has one."""
+        kernel_files.declare_all(self, files, domain, backward, options)
 
     def build(self, device: str | None = None, *, force: bool = False) -> None:
         """Build and load its kernels now; after a change to their source, the new ones take over. Those for CUDA

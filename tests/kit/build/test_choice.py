@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import opwright as ow
 from tests.kit.build.workshop import Workshop
 
 TWO = """
@@ -194,3 +196,18 @@ def test_numbers_reach_kernels_and_what_overlaps_does_not(workshop: Workshop, na
         "[101.0]", "[102.0]", "[101.0]", "[102.5]", "[107.0]", "[2j]", "[2j]", "[2.0, 2.0]", "[2.0, 2.0]",
         "unsupported operation", "unsupported operation", "Inplace update to inf", "True",
     ]  # fmt: skip
+
+
+def test_several_files_and_their_gradient_are_declared_in_one_line() -> None:
+    cell = ow.lltm_cell
+    assert cell.saving_form is not None
+    for op in (cell, cell.saving_form, cell.backward):
+        assert [kernel.name for kernel in op.kernels] == ["cpu.cpp", "cuda.cu"]
+    assert cell.saving_form.kernels[0].domain == cell.kernels[0].domain != cell.backward.kernels[0].domain
+    assert cell.backward.kernels[0].domain.dtypes == ow.FLOATING
+
+
+@pytest.mark.parametrize("files", [(), ("cpu.cpp", ow.Domain())])
+def test_kernel_files_takes_names_of_files(files: tuple[Any, ...]) -> None:
+    with pytest.raises(TypeError, match="cube: name its files"):
+        ow.cube.kernel_files(*files)

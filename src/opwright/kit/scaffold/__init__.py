@@ -14,7 +14,7 @@ def scaffold(name: str, path: Path, *, cuda: bool = False) -> list[Path]:
 
     >>> import tempfile
     >>> [file.name for file in scaffold("swish", Path(tempfile.mkdtemp()))]
-    ['README.md', 'cpu.cpp', 'op.py']
+    ['README.md', 'cpu.cpp', 'op.py', 'test_swish.py']
     """
     if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii() or name.startswith("_"):
         raise ValueError(f"{name!r} cannot name an operator; take letters, digits and _, for example my_op")
@@ -27,12 +27,11 @@ def scaffold(name: str, path: Path, *, cuda: bool = False) -> list[Path]:
         raise FileExistsError(f"{folder} exists already; choose another name or remove it first")
     folder.mkdir(parents=True)
     written = []
+    files = ["cpu.cpp", "cuda.cu"] if cuda else ["cpu.cpp"]
+    words = {"name": name, "folder": folder, "files": ", ".join(f'"{file}"' for file in files)}
     for source in sorted(TEMPLATE.iterdir()):
-        if source.suffix in (".py", ".md", ".cpp") or (cuda and source.suffix == ".cu"):
-            text = string.Template(source.read_text(encoding="utf-8"))
-            target = folder / source.name
-            if cuda and source.name == "op.py":
-                text = string.Template(text.template + '$name.kernel_file("cuda.cu", DOMAIN)\n')
-            target.write_text(text.substitute(name=name, folder=folder), encoding="utf-8")
+        if source.suffix in (".py", ".md") or source.name in files:
+            target = folder / (f"test_{name}.py" if source.name == "test_op.py" else source.name)
+            target.write_text(string.Template(source.read_text(encoding="utf-8")).substitute(words), encoding="utf-8")
             written.append(target)
     return written

@@ -15,6 +15,8 @@ from opwright.kit.spec.values import tensors
 
 Layout = Literal["any", "contiguous", "channels_last"]
 HALVES = (torch.float16, torch.bfloat16)
+FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+"""The floating-point dtypes that kernels usually take: `Domain(dtypes=FLOATING)`."""
 
 
 @dataclass(frozen=True)

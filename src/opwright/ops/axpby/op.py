@@ -90,9 +90,7 @@ def _(make: ow.Maker, n: int) -> Any:
 axpby.rival("torch.add", lambda x, y, *, a=1, b=1: torch.add(b * y if b != 1 else y, x, alpha=a))
 
 
-FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-for file in ("cpu.cpp", "cuda.cu"):
-    axpby.kernel_file(file, ow.Domain(dtypes=FLOATS, broadcast=True))
-    axpby.backward.kernel_file(file, ow.Domain(dtypes=FLOATS))
+DOMAIN = ow.Domain(dtypes=ow.FLOATING, broadcast=True)
+axpby.kernel_files("cpu.cpp", "cuda.cu", domain=DOMAIN, backward=ow.Domain(dtypes=ow.FLOATING))
 
 axpby_ = ow.in_place(axpby)

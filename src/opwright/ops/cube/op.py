@@ -57,9 +57,7 @@ def _(grad: Tensor, x: Tensor, wanted: Any) -> ow.Cost:
 cube.rival("torch.pow", lambda x: torch.pow(x, 3))
 
 
-FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-for file in ("cpu.cpp", "cuda.cu"):
-    cube.kernel_file(file, ow.Domain(dtypes=FLOATS))
-    cube.backward.kernel_file(file, ow.Domain(dtypes=FLOATS))
+DOMAIN = ow.Domain(dtypes=ow.FLOATING)
+cube.kernel_files("cpu.cpp", "cuda.cu", domain=DOMAIN, backward=DOMAIN)
 
 cube_ = ow.in_place(cube)

@@ -101,8 +101,7 @@ def _(make: ow.Maker, n: int) -> Any:
 linear.rival("addmm", lambda x, weight, bias: torch.addmm(bias, x, weight.t()))
 
 
-FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+DOMAIN = ow.Domain(dtypes=ow.FLOATING, sizes="x[..., k] weight[n, k] bias[n]")
+GRADIENT_DOMAIN = ow.Domain(dtypes=ow.FLOATING, sizes="grad[..., n] x[..., k] weight[n, k]")
 # cuda.cpp is no CUDA code: it calls PyTorch's matrix products, as cpu.cpp does.
-for file in ("cpu.cpp", "cuda.cpp"):
-    linear.kernel_file(file, ow.Domain(dtypes=FLOATS, sizes="x[..., k] weight[n, k] bias[n]"))
-    linear.backward.kernel_file(file, ow.Domain(dtypes=FLOATS, sizes="grad[..., n] x[..., k] weight[n, k]"))
+linear.kernel_files("cpu.cpp", "cuda.cpp", domain=DOMAIN, backward=GRADIENT_DOMAIN)

@@ -173,14 +173,9 @@ def _on_tensors(x: Tensor, weight: Tensor, bias: Tensor, h: Tensor, c: Tensor) -
 
 lltm_cell.variant("C++ on tensors", _on_tensors)
 
-FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 SIZES = "x[b, i] h[b, k] c[b, k] weight[3*k, k+i] bias[3*k]"
-DOMAIN = ow.Domain(dtypes=FLOATS, wide=("h", "c"), sizes=SIZES)
+DOMAIN = ow.Domain(dtypes=ow.FLOATING, wide=("h", "c"), sizes=SIZES)
 GRADIENT_DOMAIN = ow.Domain(
-    dtypes=FLOATS, wide=("h", "c", "grad_h", "grad_c"), sizes=SIZES + " grad_h[b, k] grad_c[b, k] gates[b, 3*k]"
+    dtypes=ow.FLOATING, wide=("h", "c", "grad_h", "grad_c"), sizes=SIZES + " grad_h[b, k] grad_c[b, k] gates[b, 3*k]"
 )
-for file in ("cpu.cpp", "cuda.cu"):
-    lltm_cell.kernel_file(file, DOMAIN)
-    assert lltm_cell.saving_form is not None
-    lltm_cell.saving_form.kernel_file(file, DOMAIN)
-    lltm_cell.backward.kernel_file(file, GRADIENT_DOMAIN)
+lltm_cell.kernel_files("cpu.cpp", "cuda.cu", domain=DOMAIN, backward=GRADIENT_DOMAIN)

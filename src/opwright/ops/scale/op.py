@@ -62,9 +62,7 @@ def _(grad: Tensor, x: Tensor, factor: ow.Number, wanted: Any) -> ow.Cost:
 scale.rival("torch.mul", torch.mul)
 
 
-FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-for file in ("cpu.cpp", "cuda.cu"):
-    scale.kernel_file(file, ow.Domain(dtypes=FLOATS))
-    scale.backward.kernel_file(file, ow.Domain(dtypes=FLOATS))
+DOMAIN = ow.Domain(dtypes=ow.FLOATING)
+scale.kernel_files("cpu.cpp", "cuda.cu", domain=DOMAIN, backward=DOMAIN)
 
 scale_ = ow.in_place(scale)

@@ -57,9 +57,7 @@ def _(grad: Tensor, result: Tensor, wanted: Any) -> ow.Cost:
     return ow.Cost(bytes=2 * grad.nbytes + result.nbytes, flops=3 * result.numel())
 
 
-FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-for file in ("cpu.cpp", "cuda.cu"):
-    sigmoid.kernel_file(file, ow.Domain(dtypes=FLOATS))
-    sigmoid.backward.kernel_file(file, ow.Domain(dtypes=FLOATS))
+DOMAIN = ow.Domain(dtypes=ow.FLOATING)
+sigmoid.kernel_files("cpu.cpp", "cuda.cu", domain=DOMAIN, backward=DOMAIN)
 
 sigmoid_ = ow.in_place(sigmoid)

@@ -39,5 +39,4 @@ def _(x, beta):
 
 
 # Where the kernels may run; everywhere else the reference does. Built on first use.
-DOMAIN = ow.Domain(dtypes=(torch.float32, torch.float64, torch.bfloat16, torch.float16))
-$name.kernel_file("cpu.cpp", DOMAIN)
+$name.kernel_files($files, domain=ow.Domain(dtypes=ow.FLOATING))
