@@ -1,5 +1,7 @@
 """LLTM's loop over steps in plain PyTorch."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn.functional import elu, linear
@@ -7,40 +9,23 @@ from torch.nn.functional import elu, linear
 import opwright as ow
 
 
+@dataclass
 class Steps:
     """The loop in plain PyTorch, forward and backward. Everything in it has the steps first."""
 
-    def __init__(
-        self,
-        x: Tensor,
-        weight_ih: Tensor,
-        weight_hh: Tensor,
-        bias_ih: Tensor | None,
-        bias_hh: Tensor | None,
-        h_0: Tensor | None,
-        c_0: Tensor | None,
-        lengths: Tensor | None,
-        reverse: bool,
-    ) -> None:
-        self.check(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths)
-        self.xs = x
-        self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh = weight_ih, weight_hh, bias_ih, bias_hh
-        self.h_0, self.c_0, self.lengths = h_0, c_0, lengths
-        self.batch, self.hidden = x.shape[1], weight_hh.shape[1]
-        steps = range(x.shape[0])
-        self.order = steps[::-1] if reverse else steps
+    x: Tensor
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias_ih: Tensor | None
+    bias_hh: Tensor | None
+    h_0: Tensor | None
+    c_0: Tensor | None
+    lengths: Tensor | None
+    reverse: bool
 
-    @staticmethod
-    def check(
-        x: Tensor,
-        weight_ih: Tensor,
-        weight_hh: Tensor,
-        bias_ih: Tensor | None,
-        bias_hh: Tensor | None,
-        h_0: Tensor | None,
-        c_0: Tensor | None,
-        lengths: Tensor | None,
-    ) -> None:
+    def __post_init__(self) -> None:
+        """Raise where shapes and dtypes do not fit."""
+        x, weight_ih, weight_hh, lengths = self.x, self.weight_ih, self.weight_hh, self.lengths
         ow.require(x.is_floating_point(), "x must be a floating-point tensor, got {x.dtype}", NotImplementedError)
         ow.require(
             weight_hh.dim() == 2 and weight_hh.shape[0] == 3 * weight_hh.shape[1],
@@ -57,20 +42,33 @@ class Steps:
             "x must have 3 dimensions, the last of size {inputs} to fit weight_ih, got {x.shape}",
         )
         batch = x.shape[1]
-        for name, bias in (("bias_ih", bias_ih), ("bias_hh", bias_hh)):  # noqa: B007  the message says it
+        for name, bias in (("bias_ih", self.bias_ih), ("bias_hh", self.bias_hh)):  # noqa: B007  the message says it
             ow.require(bias is None or bias.shape == (rows,), "{name} must have shape ({rows},)")
-        for name, state in (("h_0", h_0), ("c_0", c_0)):  # noqa: B007  the message says it
+        for name, state in (("h_0", self.h_0), ("c_0", self.c_0)):  # noqa: B007  the message says it
             ow.require(state is None or state.shape == (batch, hidden), "{name} must have shape ({batch}, {hidden})")
         ow.require(
             lengths is None or (lengths.shape == (batch,) and lengths.dtype == torch.int64),
             "lengths must have shape ({batch},) and dtype int64",
         )
 
+    @property
+    def order(self) -> range:
+        steps = range(self.x.shape[0])
+        return steps[::-1] if self.reverse else steps
+
+    @property
+    def batch(self) -> int:
+        return self.x.shape[1]
+
+    @property
+    def hidden(self) -> int:
+        return self.weight_hh.shape[1]
+
     def running(self, t: int) -> Tensor | None:
         return None if self.lengths is None else (self.lengths > t)[:, None]
 
     def project(self) -> Tensor:
-        return linear(self.xs, self.weight_ih, self.bias_ih)
+        return linear(self.x, self.weight_ih, self.bias_ih)
 
     def forward(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Output, h_n, c_n, cells and gates."""

@@ -120,7 +120,7 @@ def _(
     d_bias = flat.sum(0) if wanted[3] or wanted[4] else None
     return (
         d_x,
-        flat.t() @ run.xs.reshape(rows, x.shape[2]) if wanted[1] else None,
+        flat.t() @ x.reshape(rows, x.shape[2]) if wanted[1] else None,
         flat.t() @ h.reshape(rows, run.hidden) if wanted[2] else None,
         d_bias if wanted[3] else None,
         d_bias.clone() if d_bias is not None and wanted[4] else None,
@@ -134,22 +134,11 @@ def _(**given: Any) -> Sequence:
     return _shapes(**given)
 
 
-def _shapes(
-    x: Tensor,
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    bias_ih: Tensor | None,
-    bias_hh: Tensor | None,
-    h_0: Tensor | None,
-    c_0: Tensor | None,
-    lengths: Tensor | None,
-    all_cells: bool,
-    **_: Any,
-) -> Sequence:
+def _shapes(all_cells: bool, recompute: bool = False, **given: Any) -> Sequence:
     """What the results look like. The loop would tell as well, and take as long to trace as it has steps."""
-    Steps.check(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths)
-    dtype = linear(x[:1], weight_ih, bias_ih).dtype
-    steps, batch, hidden = x.shape[0], x.shape[1], weight_hh.shape[1]
+    run = Steps(**given)
+    x, c_0, steps, batch, hidden = run.x, run.c_0, run.x.shape[0], run.batch, run.hidden
+    dtype = linear(x[:1], run.weight_ih, run.bias_ih).dtype
     kept = dtype if c_0 is None else c_0.dtype
     return Sequence(
         x.new_empty(steps, batch, hidden, dtype=dtype),
@@ -258,18 +247,15 @@ def _run_lstm(x: Tensor, *weights: Tensor) -> Tensor:
 
 lltm.rival("torch.lstm", _run_lstm, prepare=_lstm, same=False)
 
-FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 SIZES = "x[t, b, i] weight_ih[3*h, i] weight_hh[3*h, h] bias_ih[3*h] bias_hh[3*h] h_0[b, h] c_0[b, h] lengths[b]"
 # Products of numbers in vectors are to be added in one instruction.
 BUILD = ow.Options(sources=("float.cpp", "double.cpp"), cxxflags=("-ffp-contract=fast",))
-DOMAIN = ow.Domain(dtypes=FLOATS, wide=("c_0",), types={"lengths": (torch.int64,)}, sizes=SIZES)
+DOMAIN = ow.Domain(dtypes=ow.FLOATING, wide=("c_0",), types={"lengths": (torch.int64,)}, sizes=SIZES)
 GRADIENT_SIZES = (
     SIZES + " grad_output[t, b, h] grad_h_n[b, h] grad_c_n[b, h] grad_cells[t, b, h] output[t, b, h] tape[t, b, _]"
 )
 GRADIENT_DOMAIN = ow.Domain(
-    dtypes=FLOATS, wide=("c_0", "grad_c_n", "grad_cells"), types={"lengths": (torch.int64,)}, sizes=GRADIENT_SIZES
+    dtypes=ow.FLOATING, wide=("c_0", "grad_c_n", "grad_cells"), types={"lengths": (torch.int64,)}, sizes=GRADIENT_SIZES
 )
-for file, build in (("cpu.cpp", BUILD), ("cuda.cu", ow.Options())):
-    lltm.kernel_file(file, DOMAIN, build)
-    lltm.saving_form.kernel_file(file, DOMAIN, build)
-    lltm.backward.kernel_file(file, GRADIENT_DOMAIN, build)
+lltm.kernel_files("cpu.cpp", domain=DOMAIN, backward=GRADIENT_DOMAIN, options=BUILD)
+lltm.kernel_files("cuda.cu", domain=DOMAIN, backward=GRADIENT_DOMAIN)
