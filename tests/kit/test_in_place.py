@@ -143,7 +143,7 @@ def test_a_user_writes_an_in_place_operator_by_its_name() -> None:
 
 @pytest.mark.parametrize("call", [ow.axpby_, torch.ops.opwright.axpby_])
 def test_arguments_may_be_views_of_one_tensor(call: Any) -> None:
-    ow.axpby_._state.fresh = True  # as in a process that has not called it yet
+    ow.axpby_.state.fresh = True  # as in a process that has not called it yet
     m = torch.tensor([[1.0, 2.0], [10.0, 20.0]])
     call(m[0], m[1])
     assert m.tolist() == [[11.0, 22.0], [10.0, 20.0]]

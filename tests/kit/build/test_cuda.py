@@ -18,10 +18,10 @@ import opwright as ow
 from opwright.kit.build import compile, cuda, fatbin, prebuilt
 from opwright.kit.build.bound import Bound
 from opwright.kit.build.library import Library
-from opwright.kit.build.plan import Options
 from opwright.kit.build.trouble import BuildError, Unavailable
 from opwright.kit.dispatch import registry
 from opwright.kit.doctor import cuda as doctor_cuda
+from opwright.kit.spec.options import Options
 
 try:
     FOUND: str | None = cuda.nvcc().command

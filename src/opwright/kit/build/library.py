@@ -14,8 +14,9 @@ from opwright.kit import locks
 from opwright.kit.build import cache, compile, cuda, own, prebuilt, toolchain
 from opwright.kit.build.bound import Bound
 from opwright.kit.build.foreign import refuse_foreign
-from opwright.kit.build.plan import Options, Plan
+from opwright.kit.build.plan import Plan
 from opwright.kit.build.trouble import BuildError, NoCache, Unavailable
+from opwright.kit.spec.options import Options
 
 
 class Library:

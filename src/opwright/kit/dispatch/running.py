@@ -39,8 +39,8 @@ def reference(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
         out = without_caches(op, args, kwargs)
     if out is None:
         with open_to_transforms():
-            out = op._direct(*args, **kwargs)
-    op._state.refuse_writes(given, versions, values)
+            out = op.calls.direct(*args, **kwargs)
+    op.state.refuse_writes(given, versions, values)
     if op.signature.returns_input is not None:
         return None
     if op.rung is None:
@@ -95,9 +95,9 @@ def transformed(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """What torch.func's transforms and autocast take apart: the reference, with a declared gradient behind it."""
     stack = private.transforms() or []
     forward_mode = any(layer.key() == private.TransformType.Jvp for layer in stack)
-    if op._seen_through is op._direct or forward_mode:
+    if op.calls.seen_through is op.calls.direct or forward_mode:
         return differentiated(op, args, kwargs)
-    return bare(op, op._seen_through(*args, **kwargs))
+    return bare(op, op.calls.seen_through(*args, **kwargs))
 
 
 def unrouted(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
@@ -111,13 +111,8 @@ def unrouted(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
 
 def kernel(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """The kernel whose domain holds the call, else the reference."""
-    if not op._rung_known:
-        _refuse_captured(op)
-        op.home.stood = op.home.stood or op.home.digest
-        op._rung_known = True
-        short.open_way(op)
-        if op.has_rung:
-            _ = op.backward  # a graph from a compiler's cache may call it by name, with nobody else to define it
+    if not op.called:
+        _first_call(op)
     if not op.kernels:
         return reference(op, args, kwargs)
     values = op.signature.bind(args, kwargs)
@@ -136,6 +131,14 @@ def kernel(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
         if not t.is_inference():  # a kernel may write raw memory, which nobody counts; autograd must notice
             torch.autograd.graph.increment_version(t)
     return out if chosen.library is not None else _read_result(op, chosen, out)
+
+
+def _first_call(op: Op[..., Any]) -> None:
+    _refuse_captured(op)
+    op.home.stood = op.home.stood or op.home.digest
+    op.called = True
+    short.open_way(op)
+    op.define_gradient()  # a graph from a compiler's cache may call it by name, with nobody else to define it
 
 
 def _refuse_captured(op: Op[..., Any]) -> None:
