@@ -111,7 +111,7 @@ class Declarations:
         >>> softsign.saving_form.schema
         'softsign_saving(Tensor x) -> (Tensor, Tensor scale)'
         """
-        spec, of_gradient = self.spec, self.role.rung is not None
+        spec, of_gradient = self.spec, self.role.is_gradient
         read = read_extras(spec.name, spec.signature, names, once, spec.random, of_gradient)
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -59,7 +59,7 @@ class Op(Declarations, Operator, Generic[P, R]):
         """Whether it was called through the dispatcher."""
         self.kernels: list[Kernel] = []
         self.state = probe.State(
-            role.spoken(spec.name), spec.signature, spec.reference, spec.random, gradient=role.rung is not None
+            role.spoken(spec.name), spec.signature, spec.reference, spec.random, gradient=role.is_gradient
         )
         self.calls: bind.Calls
         self.overload: Any
@@ -67,7 +67,7 @@ class Op(Declarations, Operator, Generic[P, R]):
         self.__doc__ = spec.doc or spec.reference.__doc__
         self.__module__ = getattr(spec.reference, "__module__", __name__)
         self.__wrapped__ = spec.reference
-        if role.rung is not None or spec.signature.returns_input:
+        if role.is_gradient or spec.signature.returns_input:
             self.__signature__ = spec.signature.python()
         if role.functional is not None:
             role.functional.in_place_forms.add(self)
@@ -183,6 +183,11 @@ class Op(Declarations, Operator, Generic[P, R]):
         return self.role.rung
 
     @property
+    def is_gradient(self) -> bool:
+        """Whether it is the gradient of another operator."""
+        return self.role.is_gradient
+
+    @property
     def home(self) -> Op[..., Any]:
         """The operator that all this belongs to; itself, unless it is a gradient or a form that saves."""
         return self if self.role.below is None else self.role.below.home
@@ -202,11 +207,10 @@ class Op(Declarations, Operator, Generic[P, R]):
     @property
     def next_rung(self) -> derive.Rung | derive.Missing:
         """What its gradient takes and computes, or why there is none."""
+        if self.form_of is not None:
+            return self.form_of.next_rung
         if "_next_rung" not in self.__dict__:
-            found = self.role.gradient(self.spec, self.spec.formula)
-            if self.form_of is not None:
-                return found  # which may become another with its operator
-            self._next_rung = found
+            self._next_rung = self.role.gradient(self.spec, self.spec.formula)
         return self._next_rung
 
     @property
@@ -354,11 +358,9 @@ class Op(Declarations, Operator, Generic[P, R]):
 
     @property
     def truth(self) -> Callable[..., Any]:
-        """What its derivatives are derivatives of: its reference; for a rung that takes extra results, the gradient
+        """What its derivatives are derivatives of: its reference; for a gradient that takes extra results, the same
         as a function of the inputs alone."""
-        if self.rung is None or self.rung.total is None:
-            return self.reference
-        return lambda *args, **kwargs: running.without_caches(self, args, kwargs)
+        return self.role.truth(self)
 
     def choose(self, arguments: dict[str, Any]) -> tuple[Kernel | None, list[tuple[Kernel, str]]]:
         """The kernel for a call, None for the reference, and why the others do not take it."""

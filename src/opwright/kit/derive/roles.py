@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class Role:
     """An operator that stands for itself; the others say where they differ."""
 
+    is_gradient = False
     rung: Rung | None = None
     """What it computes where it is a gradient, and from what."""
     functional: Op[..., Any] | None = None
@@ -54,6 +55,10 @@ class Role:
         """Why it has no gradient, where its author has declared the operator differentiable once."""
         return None
 
+    def truth(self, op: Op[..., Any]) -> Callable[..., Any]:
+        """The function that its derivatives are derivatives of."""
+        return op.reference
+
     def samples(self, op: Op[..., Any], make: Maker) -> list[Sample]:
         """The calls that it must be right on."""
         return [read_sample(op.name, drawn) for declared in op.spec.samples for drawn in declared(make)]
@@ -65,6 +70,7 @@ class Gradient(Role):
 
     of: Op[..., Any]
     rung: Rung
+    is_gradient = True
 
     @property
     def parent(self) -> Op[..., Any]:
@@ -90,6 +96,17 @@ class Gradient(Role):
             f"declare it with @{home}.saving(…) without once=True"
         )
 
+    def truth(self, op: Op[..., Any]) -> Callable[..., Any]:
+        return op.reference if self.rung.total is None else self.without_caches
+
+    def without_caches(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The gradient from the inputs alone, where it takes extra results."""
+        if self.rung.total is None:
+            raise TypeError(self.why_once(f"{self.of.name}_backward"))
+        values = self.rung.signature.bind(args, kwargs)
+        total: tuple[Any, ...] = self.rung.total(**{n: values[n] for n in self.rung.bare.names if n in values})
+        return total
+
     def samples(self, op: Op[..., Any], make: Maker) -> list[Sample]:
         return super().samples(op, make) if op.spec.samples else samples_of_rung(self.of, op, make)
 
@@ -106,9 +123,6 @@ class SavingForm(Role):
 
     def spoken(self, name: str) -> str:
         return self.of.name
-
-    def gradient(self, spec: Spec, formula: Formula | None) -> Rung | Missing:
-        return self.of.next_rung
 
     def samples(self, op: Op[..., Any], make: Maker) -> list[Sample]:
         return super().samples(op, make) if op.spec.samples else self.of.draw_samples(make)

@@ -54,7 +54,7 @@ def _bind(op: Op[..., Any]) -> None:
     if op.opaque:
         op._call = dispatched
     else:
-        op._call = direct if op.rung is None else call.kept_by_export(direct, dispatched)
+        op._call = call.kept_by_export(direct, dispatched) if op.is_gradient else direct
     op._short = short.way(op)
 
 
@@ -62,7 +62,7 @@ Followed = tuple["Rung", Callable[..., Any]]
 
 
 def _followed(op: Op[..., Any], direct: Callable[..., Any], before: Followed | None) -> Followed | None:
-    if op.spec.formula is None or op.rung is not None:
+    if op.spec.formula is None or op.is_gradient:
         return None
     rung = op.derivation
     if before is not None and before[0] is rung:

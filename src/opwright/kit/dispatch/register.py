@@ -70,7 +70,7 @@ def _may_stand_for(op: Op[..., Any], known: Op[..., Any]) -> bool:
     keep it, so that another one gets a name of its own."""
     if known.random != op.random:
         return False
-    if op.parent is None or known.parent is None:
+    if not (op.is_gradient and known.is_gradient):
         return True
     return op.home is not known.home and op.home.digest == (known.home.stood or known.home.digest)
 
