@@ -23,7 +23,7 @@ def opaque(spec: Spec, role: Role, saving: Spec | None) -> bool:
     if spec.fake is not None:
         return True  # its author says that compilers shall not look into it
     if spec.formula is not None:
-        return True  # seen through, it would be differentiated by another formula than its author's
+        return True  # seen through, it would be differentiated by a different formula
     return bool(spec.kernels) or (saving is not None and bool(saving.kernels))
 
 

@@ -92,7 +92,7 @@ class Gradient(Role):
             return None
         home = self.of.home.name
         return (
-            f"{name}_backward: there is no such rung, since {home} is declared differentiable once; "
+            f"{name}_backward: there is no such gradient operator, since {home} is declared differentiable once; "
             f"declare it with @{home}.saving(…) without once=True"
         )
 

@@ -25,7 +25,7 @@ def _front_kernel(name: str) -> Any:
 
 
 def only_gradients() -> bool:
-    """Whether every transform of torch.func that looks on is a gradient. These record as autograd does, so the node
+    """Whether every active transform of torch.func is a gradient. These record as autograd does, so the node
     serves them, kernels and all; the others take a reference apart."""
     stack = private.transforms() or []
     return all(layer.key() == private.TransformType.Grad for layer in stack)
