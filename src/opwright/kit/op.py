@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
-from weakref import WeakSet
 
 import torch
 
@@ -50,7 +49,6 @@ class Op(Declarations, Operator, Generic[P, R]):
         self.signature, self.reference = spec.signature, spec.reference
         self.saving_form: Op[..., Any] | None = None
         """The form that returns outputs and extra results, an operator of its own with kernels of its own."""
-        self.in_place_forms: WeakSet[Op[..., Any]] = WeakSet()
         self.stood: str | None = None
         """Its digest when it was first called."""
         self.outdated = False
@@ -69,8 +67,6 @@ class Op(Declarations, Operator, Generic[P, R]):
         self.__wrapped__ = spec.reference
         if role.is_gradient or spec.signature.returns_input:
             self.__signature__ = spec.signature.python()
-        if role.functional is not None:
-            role.functional.in_place_forms.add(self)
         register.register(self)
         script.teach(self)
 
@@ -195,7 +191,9 @@ class Op(Declarations, Operator, Generic[P, R]):
     @property
     def dependents(self) -> list[Op[..., Any]]:
         """The operators whose calls depend on its spec."""
-        return [op for op in (self.role.below, self.saving_form, *self.in_place_forms) if op is not None]
+        written = registry.find(f"{self.qualname}_")
+        in_place = written if written is not None and written.functional is self else None
+        return [op for op in (self.role.below, self.saving_form, in_place) if op is not None]
 
     @property
     def ladder(self) -> list[Op[..., Any]]:

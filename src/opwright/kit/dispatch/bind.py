@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opwright.kit.derive import behaviour
-from opwright.kit.dispatch import call, formula, node, registry, short
+from opwright.kit.dispatch import call, formula, native, node, registry, short
 from opwright.kit.dispatch.kernel import Kernel
 
 if TYPE_CHECKING:
@@ -35,10 +35,18 @@ class Calls:
 def bind(op: Op[..., Any]) -> None:
     """Let calls of an operator do what its spec says, and whoever wrote down something of it ask again."""
     _bind(op)
+    if op.form_of is not None:
+        _bind(op.form_of)  # which is one call where its form has kernels
     for each in (op, *op.dependents):
-        if each is not op:
-            _bind(each)
         _invalidate(each)
+
+
+def replace(entry: registry.Entry, op: Op[..., Any]) -> None:
+    """Put an operator behind a name where another one was, with the same schema. The registry's lock is held."""
+    bind(op)
+    entry.op = op
+    node.forget(entry)
+    native.unroute(entry.overload.name())
 
 
 def _bind(op: Op[..., Any]) -> None:

@@ -54,10 +54,7 @@ def register(op: Op[..., Any]) -> None:
             if op.home is op:
                 compiled.forget(entry.op)
                 _leave_behind(entry.op)
-            bind.bind(op)
-            entry.op = op
-            node.forget(entry)
-            native.unroute(entry.overload.name())
+            bind.replace(entry, op)
             return
         if entry is not None and op.home is op:
             compiled.forget(entry.op)
