@@ -37,6 +37,7 @@ import opwright as ow
 from opwright.kit.check.cases import Subject
 from opwright.kit.check.layouts import PLAIN
 from opwright.kit.check.report import NotApplicable
+from opwright.kit.spec.operator import Spec
 from opwright.kit.spec.samples import Sample
 from tests.broken_ops import BROKEN, Broken
 
@@ -112,7 +113,7 @@ def samples(op: ow.Op[..., Any]) -> Iterator[tuple[Sample, bool]]:
 
 def twin(op: ow.Op[..., Any]) -> ow.Op[..., Any]:
     """The operator without its kernels and formulas: its reference, behind the dispatcher."""
-    return ow.Op(op.name, op.signature, op.reference, namespace="twins", origin=__name__, opaque=True)
+    return ow.Op(Spec(op.name, "twins", __name__, op.signature, op.reference, opaque=True))
 
 
 def rejected(tool: Tool, op: ow.Op[..., Any], sample: Sample, plain: bool) -> str | None:

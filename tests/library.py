@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 import opwright as ow
 from opwright.kit.dispatch import registry
+from opwright.kit.spec.operator import Spec
 
 OPERATORS = [op for op in registry.operators() if op.namespace == "opwright" and op.home is op]
 FUNCTIONAL = [op for op in OPERATORS if not op.name.endswith("_")]
@@ -20,21 +21,12 @@ RUNGS = [rung for op in FUNCTIONAL for rung in (op.backward, *([op.backward.back
 
 def opaque_twin(op: ow.Op[..., Any]) -> ow.Op[..., Any]:
     """The same operator as one opaque call, so that its whole ladder is at work."""
-    twin: ow.Op[..., Any] = ow.Op(
-        op.name,
-        op.signature,
-        op.reference,
-        namespace="twins",
-        origin=__name__,
-        random=op.random,
-        opaque=True,
-        autocast=op.autocast,
-    )
-    if op.saving_form is not None and op._extras is not None:
-        twin.saving(*op._extras.names, once=op._extras.once)(inspect.unwrap(op.saving_form.reference))
-    if op._gradient is not None:
-        twin.gradient(op._gradient)
-    twin._samples = op._samples
+    spec = Spec(op.name, "twins", __name__, op.signature, op.reference, random=op.random, opaque=True)
+    twin: ow.Op[..., Any] = ow.Op(replace(spec, autocast=op.autocast, samples=op.spec.samples))
+    if op.spec.extras is not None:
+        twin.saving(*op.spec.extras.names, once=op.spec.extras.once)(op.spec.extras.function)
+    if op.spec.formula is not None:
+        twin.gradient(op.spec.formula.function)
     return twin
 
 

@@ -15,7 +15,6 @@ from pathlib import Path as _Path
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
-from opwright.kit.build.plan import Options
 from opwright.kit.build.trouble import BuildError
 from opwright.kit.check import check
 from opwright.kit.define import in_place, op
@@ -25,6 +24,7 @@ from opwright.kit.load import load
 from opwright.kit.op import Op
 from opwright.kit.spec.domain import FLOATING, Cost, Domain
 from opwright.kit.spec.kinds import Like, Number
+from opwright.kit.spec.options import Options
 from opwright.kit.spec.probe import BadReference
 from opwright.kit.spec.require import broadcastable, require
 from opwright.kit.spec.samples import Maker, Sample

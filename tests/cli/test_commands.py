@@ -96,18 +96,18 @@ def test_doctor_speaks_of_this_machine() -> None:
         "CUDA kernels",
     ]
     assert torch.__version__ in findings[1]["found"]
-    assert all(f["mend"] for f in findings if f["verdict"] != "ok")
+    assert all(f["fix"] == f["mend"] != "" for f in findings if f["verdict"] != "ok")
     assert "PyTorch" in run("doctor").stdout
 
 
-def test_doctor_says_how_to_mend_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_says_how_to_fix_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from opwright.kit import doctor
 
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     found = {f.what: f for f in doctor.examine()}
     assert found["C++ compiler"].verdict == "missing"
-    assert "apt install g++" in found["C++ compiler"].mend
+    assert "apt install g++" in found["C++ compiler"].fix
     monkeypatch.setenv("CXX", "no-such-compiler")
     found = {f.what: f for f in doctor.examine()}
     assert found["C++ compiler"].verdict == "broken"
@@ -117,7 +117,7 @@ def test_doctor_says_how_to_mend_what_is_missing(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("CXX", str(old))
     monkeypatch.setenv("PATH", "/bin:/usr/bin")
     found = {f.what: f for f in doctor.examine()}
-    assert (found["C++ compiler"].verdict, found["C++ compiler"].mend) == ("broken", "version 11 or newer is needed")
+    assert (found["C++ compiler"].verdict, found["C++ compiler"].fix) == ("broken", "version 11 or newer is needed")
 
 
 def test_version_and_mistakes() -> None:
@@ -135,16 +135,16 @@ def test_doctor_looks_at_a_library(tmp_path: Path) -> None:
     good = link("good.so", 'extern "C" void* PyInit_good() { return nullptr; }')
     assert json.loads(run("doctor", str(good), "--json").stdout)[0]["verdict"] == "ok"
     renamed = link("renamed.so", 'extern "C" void* PyInit_other() { return nullptr; }')
-    assert "rename the file to other.so" in json.loads(run("doctor", str(renamed), "--json", fails=1).stdout)[1]["mend"]
+    assert "rename the file to other.so" in json.loads(run("doctor", str(renamed), "--json", fails=1).stdout)[1]["fix"]
     old = link("old.so", "namespace c10 { void gone(); } struct S { S() { c10::gone(); } } s;")
     found = json.loads(run("doctor", str(old), "--json", fails=1).stdout)[0]
     assert "undefined symbol" in found["found"]
-    assert "it was built for another torch" in found["mend"]
+    assert "it was built for another torch" in found["fix"]
     short = tmp_path / "short.so"
     short.write_bytes(b"\x7fELF")
-    assert "no whole library" in json.loads(run("doctor", str(short), "--json", fails=1).stdout)[0]["mend"]
+    assert "no whole library" in json.loads(run("doctor", str(short), "--json", fails=1).stdout)[0]["fix"]
     crash = link("crash.so", "struct S { S() { *(volatile int*)nullptr = 1; } } s;")
-    assert "crashes while loading" in json.loads(run("doctor", str(crash), "--json", fails=1).stdout)[0]["mend"]
+    assert "crashes while loading" in json.loads(run("doctor", str(crash), "--json", fails=1).stdout)[0]["fix"]
 
 
 def test_paths_and_schemas_are_printed_as_they_are(tmp_path: Path) -> None:

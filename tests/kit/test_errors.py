@@ -12,7 +12,7 @@ import opwright as ow
 from tests.library import FUNCTIONAL, OPERATORS, opaque_twin
 
 
-@pytest.mark.parametrize("op", [op for op in OPERATORS if op._rejects], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [op for op in OPERATORS if op.spec.rejects], ids=lambda op: op.name)
 @pytest.mark.parametrize("door", ["python", "opaque"])
 def test_declared_rejects_are_rejected(op: ow.Op[..., Any], door: str) -> None:
     called = op if door == "python" else opaque_twin(op)

@@ -147,10 +147,12 @@ def test_once_keeps_no_more_than_named_and_says_so_when_asked_for_more() -> None
 
     first = torch.autograd.grad(total((h, new)), (x, weight, c), create_graph=True)
     torch.testing.assert_close(first, torch.autograd.grad(total(cell(x, weight, c)), (x, weight, c)))
-    with pytest.raises(TypeError, match="cell_backward_backward: there is no such rung, since cell is declared"):
+    with pytest.raises(
+        TypeError, match="cell_backward_backward: there is no such gradient operator, since cell is declared"
+    ):
         torch.autograd.grad(first[0].sum(), x)
     assert not single.backward.has_rung
-    with pytest.raises(TypeError, match="cell_backward_backward: there is no such rung"):
+    with pytest.raises(TypeError, match="cell_backward_backward: there is no such gradient operator"):
         _ = single.backward.backward
     # torch.func differentiates what the reference does, as far as anyone asks.
     hessian = torch.func.hessian(lambda c: single(x.detach(), weight.detach(), c).h.sum())(c.detach())
@@ -182,7 +184,7 @@ def test_a_rung_with_extras_is_never_differentiated_through_its_formula() -> Non
     pushed = torch.func.jvp(loss, (values["x"],), (tangent,))[1]
     torch.testing.assert_close(pushed, (expected * tangent).sum())
     once = single.backward.signature.bind(sample.args, sample.kwargs)
-    with pytest.raises(TypeError, match="cell_backward_backward: there is no such rung"):
+    with pytest.raises(TypeError, match="cell_backward_backward: there is no such gradient operator"):
         torch.func.grad(lambda x: single.backward(**(once | {"x": x})).grad_weight.sum())(values["x"])
 
 
@@ -216,7 +218,7 @@ def test_extras_that_make_no_sense_are_refused() -> None:
         twice.saving()
     with pytest.raises(TypeError, match="cell: an extra result cannot be called 'weight'"):
         twice.saving("weight")
-    with pytest.raises(TypeError, match="cell_backward: a rung has no extra results"):
+    with pytest.raises(TypeError, match="cell_backward: a gradient operator has no extra results"):
         twice.backward.saving("more")
     with pytest.raises(TypeError, match="the function that saves must take the parameters of cell"):
         define("extras_refused").saving("gates")(lambda x: x)

@@ -62,5 +62,5 @@ def test_nothing_is_built_for_it_and_doctor_says_so(monkeypatch: pytest.MonkeyPa
     found = {f.what: f for f in doctor.examine()}
     assert found["Python"].verdict == "missing"
     assert found["Python"].found.endswith(", free-threaded")
-    assert "untried without the global lock" in found["Python"].mend
-    assert "headers" not in found["opwright's own C++"].mend
+    assert "untried without the global lock" in found["Python"].fix
+    assert "headers" not in found["opwright's own C++"].fix

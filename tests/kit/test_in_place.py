@@ -143,10 +143,34 @@ def test_a_user_writes_an_in_place_operator_by_its_name() -> None:
 
 @pytest.mark.parametrize("call", [ow.axpby_, torch.ops.opwright.axpby_])
 def test_arguments_may_be_views_of_one_tensor(call: Any) -> None:
-    ow.axpby_._state.fresh = True  # as in a process that has not called it yet
+    ow.axpby_.state.fresh = True  # as in a process that has not called it yet
     m = torch.tensor([[1.0, 2.0], [10.0, 20.0]])
     call(m[0], m[1])
     assert m.tolist() == [[11.0, 22.0], [10.0, 20.0]]
     v = torch.ones(2)
     call(v, v)
     assert v.tolist() == [2.0, 2.0]
+
+
+def test_an_in_place_form_follows_its_operators_gradient() -> None:
+    """Also one that is declared after it was recorded in C++."""
+
+    @ow.op(name="follows_later")
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    double.kernel("cpu")(lambda x: x * 2)
+    double_ = ow.in_place(double)
+    double_.kernel("cpu")(lambda x: x.mul_(2))
+
+    def slope() -> float:
+        x = torch.ones(1, requires_grad=True)
+        double_(x * 1).sum().backward()
+        assert x.grad is not None
+        return x.grad.item()
+
+    assert [slope(), slope()] == [2, 2]
+    double.gradient(surrogate=True)(lambda grad: grad * 7)
+    assert [slope(), slope()] == [7, 7]
+    double.gradient(surrogate=True)(lambda grad: grad * 9)
+    assert [slope(), slope()] == [9, 9]

@@ -1,4 +1,4 @@
-"""References that break a rule are refused at first use, with a sentence that says how to mend them."""
+"""References that break a rule are refused at first use, with a sentence that says how to fix them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Annotations become schemas, or are refused with a sentence that says how to mend them."""
+"""Annotations become schemas, or are refused with a sentence that says how to fix them."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Report:
         return [key for key in EXCEPTIONS if key[0] in tried and key not in found]
 
     def complaints(self) -> list[str]:
-        """What there is to mend, a line each."""
+        """What there is to fix, a line each."""
         found = [f"{result.name}, {f.form} {f.check}: {f.text}" for result, f in self.failures()]
         for name, check, form in self.unneeded():
             found.append(f"{name}, {form} {check}: its entry in tests/opinfo/exceptions.py is no longer needed")

@@ -1,4 +1,4 @@
-"""Overrides that are wrong, each caught with a sentence that says how to mend it."""
+"""Overrides that are wrong, each caught with a sentence that says how to fix it."""
 
 # mypy: disable-error-code="arg-type, attr-defined, call-overload, comparison-overlap, list-item, misc, operator"
 # PyTorch's stubs know of Tensors alone.

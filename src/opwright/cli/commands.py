@@ -52,14 +52,14 @@ def list_operators(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Operators, their rungs, and which have kernels where."""
+    """Operators, their gradients, and which have kernels where."""
     loaded = [op for path in paths or () for op in vars(ow.load(path)).values()]
     operators = [op for op in loaded or registry.operators() if op.home is op]
     rows = [_row(op) for op in operators]
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    table = Table("operator", "schema", "rungs", "kernels")
+    table = Table("operator", "schema", "gradients", "kernels")
     for row in rows:
         table.add_row(
             row["op"], escape(row["schema"]), ", ".join(row["rungs"]) or "-", ", ".join(row["kernels"]) or "-"
@@ -99,18 +99,18 @@ def doctor(
     error: Annotated[str | None, typer.Option(help="An error message of CUDA, to be explained.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What this machine can build and run, and how to mend what it cannot."""
+    """What this machine can build and run, and how to fix what it cannot."""
     if error is not None:
         findings = [doctor_cuda.explain_error(error)]
     else:
         findings = kit_doctor.examine() if library is None else kit_doctor.examine_library(library)
     if as_json:
-        print(json.dumps([vars(f) for f in findings], indent=2))
+        print(json.dumps([{**vars(f), "mend": f.fix} for f in findings], indent=2))
     else:
         marks = {"ok": "[green]ok[/]", "missing": "[yellow]missing[/]", "broken": "[red]broken[/]"}
-        table = Table("", "", "found", "to mend it")
+        table = Table("", "", "found", "how to fix it")
         for f in findings:
-            table.add_row(f.what, marks[f.verdict], escape(f.found), escape(f.mend))
+            table.add_row(f.what, marks[f.verdict], escape(f.found), escape(f.fix))
         console.print(table)
     if error is None and any(f.verdict == "broken" for f in findings):
         raise typer.Exit(1)

@@ -276,7 +276,7 @@ def _dtypes(asked: list[str] | None) -> list[str]:
 def _without(asked: list[str] | None, operators: Sequence[ow.Op[..., Any]]) -> list[str]:
     if "eager" in (asked or ()):
         raise ValueError("--without eager: everything is compared with it")
-    known = dict.fromkeys(["compiled", "opwright", *(v.name for op in operators for v in op.declared.variants)])
+    known = dict.fromkeys(["compiled", "opwright", *(v.name for op in operators for v in op.spec.variants)])
     for name in asked or ():
         if name not in known:
             raise ValueError(f"--without {name}: there is no such variant; there are {', '.join(known)}")

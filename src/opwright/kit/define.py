@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
 from opwright.kit.build.foreign import LOADED
-from opwright.kit.derive.in_place import in_place as derived_in_place
+from opwright.kit.derive import forms
+from opwright.kit.derive.roles import InPlace
 from opwright.kit.dispatch.autocast import read_casts
 from opwright.kit.op import Op, P, R
+from opwright.kit.spec.operator import Spec
 from opwright.kit.spec.schema import read
 
 
@@ -89,18 +91,19 @@ def op(
             written = written or [first]
         signature = read(function, chosen, mutates=written, nondifferentiable=fixed, scope=scope)
         casts = read_casts(chosen, signature.names, autocast)
-        return Op(
+        spec = Spec(
             chosen,
+            namespace or _namespace_of(function),
+            function.__module__ or "__main__",
             signature,
             function,
-            namespace=namespace or _namespace_of(function),
-            origin=function.__module__ or "__main__",
             # Whoever takes a generator draws from it.
             random=random or any(p.kind.schema.startswith("Generator") for p in signature.parameters),
             opaque=opaque,
             compile=compile,
             autocast=casts,
         )
+        return Op(spec)
 
     return make if function is None else make(function)
 
@@ -118,23 +121,9 @@ def in_place(op: Op[..., Any], /) -> Op[..., Any]:
 
     def functional(*args: Any, **kwargs: Any) -> Any:
         """The reference, with the gradient behind it that its author declares, perhaps later than now."""
-        return (op.reference if op._gradient is None else op._seen_through)(*args, **kwargs)
+        return (op.reference if op.spec.formula is None else op.calls.seen_through)(*args, **kwargs)
 
-    signature, reference = derived_in_place(op.name, op.signature, functional)
-    reference.__doc__ = f"{op.name}, written into {signature.returns_input}."
-    reference.__module__ = op.__module__
-    return Op(
-        f"{op.name}_",
-        signature,
-        reference,
-        namespace=op.namespace,
-        origin=op.origin,
-        random=op.random,
-        opaque=op._asked_opaque,
-        compile=op.compile,
-        autocast=op.autocast,
-        functional=op,
-    )
+    return Op(forms.in_place(op.spec, functional), InPlace(op))
 
 
 def _refuse_function(function: Any, name: str) -> None:

@@ -53,8 +53,7 @@ def _discover(root: Path, package: str, found: dict[str, Op[..., Any]]) -> None:
         module = importlib.import_module(f"{package}.{folder.name}.{FILE.removesuffix('.py')}")
         found.update(operators_of(module))
     for op in found.values():
-        if op.has_rung:
-            _ = op.backward  # so that torch.ops knows the first rung, which graphs may name
+        op.define_gradient()  # so that torch.ops knows it, which graphs may name
 
 
 def load(path: str | os.PathLike[str], /) -> types.SimpleNamespace:

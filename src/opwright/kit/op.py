@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import torch
 
-from opwright.kit import kernel_files
-from opwright.kit.build.plan import Options
-from opwright.kit.derive import derive
-from opwright.kit.dispatch import call, compiled, fake, formula, register, registry, running, script, short
-from opwright.kit.dispatch.kernel import Kernel, refuse_device, refuse_parameters
-from opwright.kit.ladder import Ladder
+from opwright.kit import locks
+from opwright.kit.declare import Declarations
+from opwright.kit.derive import behaviour, derive, forms
+from opwright.kit.derive.roles import Gradient, Role, SavingForm
+from opwright.kit.dispatch import bind, compiled, fake, register, registry, running, script
+from opwright.kit.dispatch.kernel import Kernel
 from opwright.kit.spec import probe
 from opwright.kit.spec.captured import digest
-from opwright.kit.spec.domain import Cost, Domain
+from opwright.kit.spec.domain import Cost
 from opwright.kit.spec.extras import Extras
 from opwright.kit.spec.held import Operator
-from opwright.kit.spec.measured import Declared, Sizes, Variant
-from opwright.kit.spec.samples import Maker, Reject, Sample, read_reject, read_sample, samples_of_rung
-from opwright.kit.spec.schema import Signature
+from opwright.kit.spec.operator import Spec
+from opwright.kit.spec.samples import Maker, Reject, Sample, read_reject
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_making = locks.settled(locks.MAKING)
 
-class Op(Ladder, Operator, Generic[P, R]):
+
+class Op(Declarations, Operator, Generic[P, R]):
     """An operator. Call it as you would call its reference.
 
     >>> import torch, opwright as ow
@@ -37,78 +38,40 @@ class Op(Ladder, Operator, Generic[P, R]):
     'axpby(Tensor x, Tensor y, *, Scalar a=1, Scalar b=1) -> Tensor'
     """
 
-    def __init__(
-        self,
-        name: str,
-        signature: Signature,
-        reference: Callable[P, R],
-        *,
-        namespace: str,
-        origin: str,
-        random: bool = False,
-        opaque: bool | None = None,
-        compile: Literal["call", "inline"] = "call",
-        autocast: tuple[str, ...] | None = None,
-        parent: Op[..., Any] | None = None,
-        rung: derive.Rung | None = None,
-        form_of: Op[..., Any] | None = None,
-        functional: Op[..., Any] | None = None,
-    ) -> None:
-        self.name = name
-        self.namespace = namespace
-        self.qualname = f"{namespace}::{name}"
-        self.signature = signature
-        self.reference = reference
-        self.origin = origin
-        """Where it was defined: only the same place may define it again."""
-        self.random = random
-        self.parent = parent
-        """The operator whose gradient this is."""
-        self.rung = rung
-        self.form_of = form_of
-        """The operator that this one computes together with extra results."""
-        self.functional = functional
-        """The operator that this one computes in place."""
+    _call: Callable[P, R]
+    _short: Any
+    _next_rung: derive.Rung | derive.Missing
+    _backward: Op[..., Any]
+
+    def __init__(self, spec: Spec, role: Role = Role()) -> None:
+        self.spec, self.role = spec, role
+        self.name, self.namespace, self.qualname = spec.name, spec.namespace, spec.qualname
+        self.signature, self.reference = spec.signature, spec.reference
         self.saving_form: Op[..., Any] | None = None
         """The form that returns outputs and extra results, an operator of its own with kernels of its own."""
-        self._extras: Extras | None = None
+        self.stood: str | None = None
+        """Its digest when it was first called."""
+        self.outdated = False
+        """Whether it was defined again when something else stood in what its reference names."""
+        self.called = False
+        """Whether it was called through the dispatcher."""
         self.kernels: list[Kernel] = []
-        self._asked_opaque = opaque
-        self.compile = compile
-        self.autocast = autocast
-        """The tensors that autocast casts; None: it sees the reference."""
-        self._gradient: Callable[..., Any] | None = None
-        self._fake: Callable[..., Any] | None = None
-        self._followed: tuple[derive.Rung, Callable[..., Any]] | None = None
-        self._rung_known = False
-        self._samples: list[Callable[[Maker], Iterable[Any]]] = []
-        self._rejects: list[Callable[[Maker], Iterable[Any]]] = []
-        self._cost: Callable[..., Cost] | None = None
-        self.declared = Declared()
-        """What its author has said about measuring it."""
-        self.__name__ = name
-        self.__qualname__ = name
-        self.__doc__ = reference.__doc__
-        self.__module__ = getattr(reference, "__module__", __name__)
-        self.__wrapped__ = reference
-        if rung is not None or signature.returns_input:
-            self.__signature__ = signature.python()
-        self.file = inspect.getsourcefile(inspect.unwrap(reference)) if inspect.isfunction(reference) else None
-        """The file that defines its reference."""
-        # What a form that saves rejects, its operator rejects in its own name.
-        spoken = name if form_of is None else form_of.name
-        self._state = probe.State(spoken, signature, reference, random, gradient=rung is not None)
-        self._direct = call.direct(self._state)
-        self._call: Callable[P, R]
+        self.state = probe.State(
+            role.spoken(spec.name), spec.signature, spec.reference, spec.random, gradient=role.is_gradient
+        )
+        self.calls: bind.Calls
         self.overload: Any
-        register.register(self, self._choose_call)
+        self.__name__ = self.__qualname__ = spec.name
+        self.__doc__ = spec.doc or spec.reference.__doc__
+        self.__module__ = getattr(spec.reference, "__module__", __name__)
+        self.__wrapped__ = spec.reference
+        if role.is_gradient or spec.signature.returns_input:
+            self.__signature__ = spec.signature.python()
+        register.register(self)
         script.teach(self)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._call(*args, **kwargs)
-
-    def _make(self, *args: Any, **kwargs: Any) -> Op[..., Any]:
-        return Op(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<op {self.namespace}::{self.schema}>"
@@ -122,61 +85,52 @@ class Op(Ladder, Operator, Generic[P, R]):
     def __deepcopy__(self, memo: object) -> Op[P, R]:
         return self
 
+    # --- what its author said ----------------------------------------------------------------------------------
+
     @property
     def schema(self) -> str:
         """The schema under which the dispatcher knows it."""
         return self.signature.schema(self.name)
 
     @property
-    def opaque(self) -> bool:
-        """Whether a call is one call to the dispatcher, and one node in graphs. An operator without kernels is
-        transparent: calling it runs its reference, which PyTorch sees through."""
-        if self.rung is not None and self.rung.extras is not None:
-            return True  # seen through, it would be differentiated with its caches held fast
-        if self._asked_opaque is not None:
-            return self._asked_opaque
-        if self._fake is not None:
-            return True  # its author says that compilers shall not look into it
-        if self._gradient is not None:
-            return True  # seen through, it would be differentiated by another formula than its author's
-        return bool(self.kernels) or (self.saving_form is not None and bool(self.saving_form.kernels))
+    def origin(self) -> str:
+        """Where it was defined: only the same place may define it again."""
+        return self.spec.origin
 
     @property
-    def seen_through_by_compilers(self) -> bool:
-        """Whether a formula is all that makes it one call: compiled graphs hold what both are made of."""
-        lists = any(o.kind.is_list for o in self.signature.outputs)  # whose lengths a compiler would have to know
-        return self._gradient is not None and not (
-            self._asked_opaque is not None or self.kernels or self._fake or lists
-        )
+    def file(self) -> str | None:
+        """The file that defines its reference."""
+        return self.spec.file
 
     @property
-    def recorded_by_reference(self) -> bool:
-        """Whether autograd records what the reference does, rather than one node with the next rung behind it."""
-        if not self.opaque or self.rung_is_too_long:
-            return True
-        unfit = self.random or any(p.mutated for p in self.signature.parameters)
-        return unfit and not self.has_rung
+    def random(self) -> bool:
+        """Whether it draws random numbers."""
+        return self.spec.random
 
-    def _choose_call(self) -> None:
-        # Without a rung, a graph that holds the operator whole could not hold its gradient.
-        written = any(p.mutated for p in self.signature.parameters)
-        inline = self.compile == "inline" or self.random or (written and not self.has_rung)
-        seen_through = self.kernels or self.seen_through_by_compilers
-        whole = self.shapes is not None or (self.rung is not None and self.rung.extras is not None)
-        inlined = self._asked_opaque is None and seen_through and not whole
-        devices = frozenset(k.device for k in self.kernels) if inlined else None
-        self._seen_through = self._inlined()
-        seen, formula = self._seen_through, self._seen_through is not self._direct
-        devices = frozenset() if inline else devices
-        self._dispatched = call.dispatched(self.name, self.signature, self.overload, seen, devices, formula)
-        if self.opaque:
-            self._call = self._dispatched
-        else:
-            self._call = self._direct if self.rung is None else call.kept_by_export(self._direct, self._dispatched)
-        self._short = short.way(self)
-        if self.form_of is not None:
-            self.form_of._choose_call()
-        register.changed(self)
+    @property
+    def compile(self) -> Literal["call", "inline"]:
+        """What torch.compile does with it where it has kernels."""
+        return self.spec.compile
+
+    @property
+    def autocast(self) -> tuple[str, ...] | None:
+        """The tensors that autocast casts; None: it sees the reference."""
+        return self.spec.autocast
+
+    @property
+    def surrogate(self) -> bool:
+        """Whether its declared gradient differs from the derivative of its reference on purpose."""
+        return self.spec.formula is not None and self.spec.formula.surrogate
+
+    @property
+    def has_declared_gradient(self) -> bool:
+        """Whether its author wrote its gradient, rather than leaving it to be derived."""
+        return (self.form_of or self).spec.formula is not None
+
+    @property
+    def has_cost(self) -> bool:
+        """Whether its author has said what a call must do at least."""
+        return self.spec.cost is not None
 
     @property
     def definition(self) -> tuple[Any, ...]:
@@ -188,142 +142,168 @@ class Op(Ladder, Operator, Generic[P, R]):
         """A hash of its definition, the same in every process."""
         return digest(*self.definition)
 
-    def _inlined(self) -> Callable[..., Any]:
-        """What PyTorch sees through in its place: its reference, with its declared gradient behind it."""
-        if self._gradient is None or self.rung is not None:
-            return self._direct
-        rung = self.derivation
-        if self._followed is None or self._followed[0] is not rung:  # kernels come and go, the formula stays
-            saving = None if rung.extras is None or self._extras is None else self._extras.function
-            self._followed = rung, formula.followed(self.name, self.signature, self._direct, rung, saving)
-        return self._followed[1]
+    def _become(self, spec: Spec) -> None:
+        before, self.spec = self.spec, spec
+        shapes_follow = self.role.below is None  # its gradient looks like its inputs
+        if not spec.differentiates_like(before) or (shapes_follow and spec.fake is not before.fake):
+            self.__dict__.pop("_next_rung", None)
+            self.__dict__.pop("_backward", None)
+            self.called = False
+        if not spec.runs_like(before):
+            bind.bind(self)
 
-    # --- what belongs to it ------------------------------------------------------------------------------------
+    def _save(self, extras: Extras) -> None:
+        self.saving_form = Op(forms.saving(self.spec, extras), SavingForm(self))
+        self._become(replace(self.spec, extras=extras))
 
-    def samples(self, function: Callable[[Maker], Iterable[Any]]) -> Callable[[Maker], Iterable[Any]]:
-        """Declare inputs it must be right on: a generator that takes `make` and yields its arguments, a dict of
-        keyword arguments last. `make(*shape)` gives a tensor of the dtype, device and layout under test."""
-        self._samples.append(function)
-        return function
-
-    def rejects(self, function: Callable[[Maker], Iterable[Any]]) -> Callable[[Maker], Iterable[Any]]:
-        """Declare inputs it must reject: the exception's type, a part of its message, and the arguments."""
-        self._rejects.append(function)
-        return function
-
-    def cost(self, function: Callable[..., Cost]) -> Callable[..., Cost]:
-        """Declare what a call must do at least, as a function of its arguments that returns `ow.Cost`."""
-        self._cost = function
-        return function
+    # --- what it is to others ----------------------------------------------------------------------------------
 
     @property
-    def has_cost(self) -> bool:
-        """Whether its author has said what a call must do at least."""
-        return self._cost is not None
+    def parent(self) -> Op[..., Any] | None:
+        """The operator whose gradient this is."""
+        return self.role.parent
 
-    def fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Declare what its results look like: a function of its parameters that returns tensors of the right shape,
-        dtype and strides with anything in them. Compilers run it in the reference's place, so that a reference may
-        look at values, loop over steps or leave PyTorch. Sizes that depend on values come from
-        `torch.library.get_ctx().new_dynamic_size()`.
+    @property
+    def form_of(self) -> Op[..., Any] | None:
+        """The operator that this one computes together with extra results."""
+        return self.role.form_of
 
-        Its gradients then look like its inputs, unless `op.backward.fake` says otherwise; `op.saving_form.fake` is
-        for the form that saves. The check holds each against what the operator returns.
+    @property
+    def functional(self) -> Op[..., Any] | None:
+        """The operator that this one computes in place."""
+        return self.role.functional
+
+    @property
+    def rung(self) -> derive.Rung | None:
+        """What it computes where it is a gradient, and from what."""
+        return self.role.rung
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether it is the gradient of another operator."""
+        return self.role.is_gradient
+
+    @property
+    def home(self) -> Op[..., Any]:
+        """The operator that all this belongs to; itself, unless it is a gradient or a form that saves."""
+        return self if self.role.below is None else self.role.below.home
+
+    @property
+    def dependents(self) -> list[Op[..., Any]]:
+        """The operators whose calls depend on its spec."""
+        written = registry.find(f"{self.qualname}_")
+        in_place = written if written is not None and written.functional is self else None
+        return [op for op in (self.role.below, self.saving_form, in_place) if op is not None]
+
+    @property
+    def ladder(self) -> list[Op[..., Any]]:
+        """It, its form that saves, and the rungs above it that exist or have a kernel."""
+        above = self.__dict__.get("_backward")
+        own: list[Op[..., Any]] = [self, *([self.saving_form] if self.saving_form is not None else [])]
+        return own if above is None else [*own, *above.ladder]
+
+    @property
+    def next_rung(self) -> derive.Rung | derive.Missing:
+        """What its gradient takes and computes, or why there is none."""
+        if self.form_of is not None:
+            return self.form_of.next_rung
+        if "_next_rung" not in self.__dict__:
+            self._next_rung = self.role.gradient(self.spec, self.spec.formula)
+        return self._next_rung
+
+    @property
+    def derivation(self) -> derive.Rung:
+        """What the next rung saves and computes; TypeError where there is none."""
+        found = self.next_rung
+        if isinstance(found, derive.Missing):
+            raise TypeError(found.reason)
+        return found
+
+    @property
+    def differentiable_once(self) -> str | None:
+        """Why this gradient has none of its own, where its author has declared so."""
+        return self.role.why_once(self.name)
+
+    @property
+    def recorded_form(self) -> Op[..., Any]:
+        """What runs when a gradient will be wanted: the form that saves, if the gradient takes extra results."""
+        if self.saving_form is not None and self.derivation.extras is not None:
+            return self.saving_form
+        return self
+
+    @property
+    def has_rung(self) -> bool:
+        """Whether there is a rung above it. An operator that writes, draws or has too many arguments has none, and
+        differentiates all the same: autograd records what its reference does."""
+        return isinstance(self.next_rung, derive.Rung)
+
+    @property
+    def rung_is_too_long(self) -> bool:
+        """Whether the rung above would take more arguments than an operator can, as high rungs of broad operators
+        would. Autograd then records what the reference does."""
+        found = self.next_rung
+        return isinstance(found, derive.Missing) and found.too_long
+
+    @property
+    def backward(self) -> Op[..., Any]:
+        """Its gradient, an operator like any other: `op.backward(grad, *inputs)`, with a `.backward` of its own.
 
         >>> import torch, opwright as ow
-        >>> @ow.op
-        ... def through_numpy(x: torch.Tensor) -> torch.Tensor:
-        ...     return torch.from_numpy(x.detach().numpy() ** 2)
-        >>> @through_numpy.fake
-        ... def _(x):
-        ...     return torch.empty_like(x)
-        >>> @through_numpy.gradient
-        ... def _(grad, x):
-        ...     return 2 * grad * x
-        >>> torch.compile(through_numpy, backend="aot_eager", fullgraph=True)(torch.tensor([3.0]))
-        tensor([9.])
+        >>> ow.cube.backward(torch.ones(2), torch.tensor([1.0, 2.0])).grad_x
+        tensor([ 3., 12.])
         """
-        fake.refuse_unfit(self.name, self.signature, function)
-        self._fake = function
-        self._choose_call()
-        if self.form_of is None and self.parent is None:
-            self._forget_rung()
-        return function
+        if self.form_of is not None:
+            return self.form_of.backward
+        if "_backward" not in self.__dict__:
+            self._make_rung()
+        return self._backward
+
+    def define_gradient(self) -> None:
+        """Define its gradient operator, where there is one, so that it can be found by name."""
+        if self.has_rung and self.form_of is None:
+            self._make_rung()
+
+    def _make_rung(self) -> bool:
+        with _making:  # two threads may want it first, and it is one object
+            if "_backward" in self.__dict__:
+                return True
+            rung = self.derivation
+            made: Op[..., Any] = Op(forms.gradient(self.spec, rung), Gradient(self, rung))
+            self._backward = made
+        return True  # the constant that Dynamo keeps
+
+    # Dynamo shall run it, not trace it: what torch.compiler.assume_constant_result does, without the import of Dynamo.
+    # A method, since before torch 2.13 such a function takes constants alone.
+    _make_rung._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+    # --- how its calls behave ----------------------------------------------------------------------------------
+
+    @property
+    def opaque(self) -> bool:
+        """Whether a call is one call to the dispatcher, and one node in graphs. An operator without kernels is
+        transparent: calling it runs its reference, which PyTorch sees through."""
+        return behaviour.opaque(self.spec, self.role, None if self.saving_form is None else self.saving_form.spec)
+
+    @property
+    def seen_through_by_compilers(self) -> bool:
+        """Whether a formula is all that makes it one call: compiled graphs hold what both are made of."""
+        return behaviour.formula_is_seen_through(self.spec)
+
+    @property
+    def recorded_by_reference(self) -> bool:
+        """Whether autograd records what the reference does, rather than one node with the next rung behind it."""
+        return behaviour.recorded_by_reference(self.spec, self.opaque, lambda: self.next_rung)
 
     @property
     def shapes(self) -> Callable[..., Any] | None:
         """The function that says what its results look like; None: the reference does."""
-        return fake.of_gradient(self) if self.follows_shapes else self._fake
+        return fake.of_gradient(self) if self.follows_shapes else self.spec.fake
 
     @property
     def follows_shapes(self) -> bool:
         """Whether it is a gradient whose results look like the inputs of an operator that declares shapes."""
-        return self._fake is None and self.parent is not None and self.parent.rung is None and bool(self.parent._fake)
-
-    def bench(
-        self,
-        name: str,
-        /,
-        *,
-        sizes: Sizes = (),
-        at: int | Mapping[str, int] | None = None,
-        compiled: bool = True,
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Declare calls to measure: a function of `make` and a size that returns the arguments, as a sample does.
-        `at` is the size that stands for them, the largest by default; both may be a dict by kind of device. Without
-        sizes it takes `make` alone. Not `compiled`: the reference is not measured under torch.compile, which would
-        take minutes for a long loop that it unrolls."""
-
-        def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-            self.declared.add_family(self.name, name, function, sizes, at, compiled)
-            return function
-
-        return declare
-
-    def rival(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        /,
-        *,
-        prepare: Callable[..., Any] | None = None,
-        same: bool = True,
-    ) -> None:
-        """Name a function to be measured against: of the operator's arguments, or of what `prepare` makes of them
-        outside the timing. Not the `same` function: shown for scale, and not compared."""
-        self.declared.add_variant(self.name, Variant(name, "rival", function, prepare, same))
-
-    def variant(self, name: str, function: Callable[..., Any], /) -> None:
-        """Name another way to compute the operator, to be measured beside its kernels."""
-        self.declared.add_variant(self.name, Variant(name, "variant", function))
-
-    def kernel(self, device: str, domain: Domain = Domain(), /) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Declare a kernel for a kind of device; within its domain it runs in the reference's place."""
-
-        domain.refuse_names(self.name, self.signature.names)
-        refuse_device(self.name, device)
-
-        def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-            refuse_parameters(self.name, self.signature, function)
-            name = getattr(function, "__name__", "kernel")
-            self.kernels.append(Kernel(device, domain, name, function=function))
-            self._choose_call()
-            return function
-
-        return declare
-
-    def kernel_file(self, file: str, domain: Domain = Domain(), options: Options = Options()) -> None:
-        """Declare a kernel that a source file beside the operator's own binds with OPWRIGHT_KERNEL. It is built
-        when first needed. It is for CUDA when it is called `cuda`, or when it or one of its further sources is a
-        `.cu` file; else for the CPU."""
-        kernel_files.declare(self, file, domain, options)
-
-    def kernel_files(
-        self, *files: str, domain: Domain = Domain(), backward: Domain | None = None, options: Options = Options()
-    ) -> None:
-        """Declare the kernels of several files, for the calls in `domain`. With the domain of its gradient, `backward`,
-        the files also hold the kernels of `op.backward`, and those of `op.saving_form` where it has one."""
-        kernel_files.declare_all(self, files, domain, backward, options)
+        of_declared = self.parent is not None and self.parent is self.home and self.home.spec.fake is not None
+        return of_declared and self.spec.fake is None
 
     def build(self, device: str | None = None, *, force: bool = False) -> None:
         """Build and load its kernels now; after a change to their source, the new ones take over. Those for CUDA
@@ -337,20 +317,16 @@ class Op(Ladder, Operator, Generic[P, R]):
     reload = build  # by the name that a notebook's reader looks for
 
     def draw_samples(self, make: Maker) -> list[Sample]:
-        """The samples for the dtype, device and layout of `make`; those of a rung come from the operator below."""
-        if self.parent is not None and not self._samples:
-            return samples_of_rung(self.parent, self, make)
-        if self.form_of is not None and not self._samples:
-            return self.form_of.draw_samples(make)
-        return [read_sample(self.name, s) for declared in self._samples for s in declared(make)]
+        """The samples for the dtype, device and layout of `make`; those of a gradient come from its operator."""
+        return self.role.samples(self, make)
 
     def draw_rejects(self, make: Maker) -> list[Reject]:
         """The inputs it must reject."""
-        return [read_reject(self.name, r) for declared in self._rejects for r in declared(make)]
+        return [read_reject(self.name, r) for declared in self.spec.rejects for r in declared(make)]
 
     def cost_of(self, *args: Any, **kwargs: Any) -> Cost | None:
         """What a call with these arguments must do at least; None where its author has not said."""
-        return None if self._cost is None else self._cost(**self.signature.bind(args, kwargs))
+        return None if self.spec.cost is None else self.spec.cost(**self.signature.bind(args, kwargs))
 
     # --- what the dispatcher calls -----------------------------------------------------------------------------
 
@@ -380,11 +356,9 @@ class Op(Ladder, Operator, Generic[P, R]):
 
     @property
     def truth(self) -> Callable[..., Any]:
-        """What its derivatives are derivatives of: its reference; for a rung that takes extra results, the gradient
+        """What its derivatives are derivatives of: its reference; for a gradient that takes extra results, the same
         as a function of the inputs alone."""
-        if self.rung is None or self.rung.total is None:
-            return self.reference
-        return lambda *args, **kwargs: running.without_caches(self, args, kwargs)
+        return self.role.truth(self)
 
     def choose(self, arguments: dict[str, Any]) -> tuple[Kernel | None, list[tuple[Kernel, str]]]:
         """The kernel for a call, None for the reference, and why the others do not take it."""

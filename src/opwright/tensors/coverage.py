@@ -28,7 +28,7 @@ MEANING: dict[Status, str] = {
     "own": "an override of the type computed it",
     "fallback": "works, by the type's fallback or by PyTorch's default",
     "raises": "works on a dense tensor and raises on the type",
-    "differs": "gives another result than on the dense tensor",
+    "differs": "gives a result that differs from the dense tensor's",
     "untried": "no arguments could be made",
     "ignored": "PyTorch asks no type about it",
 }

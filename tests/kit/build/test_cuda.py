@@ -18,10 +18,10 @@ import opwright as ow
 from opwright.kit.build import compile, cuda, fatbin, prebuilt
 from opwright.kit.build.bound import Bound
 from opwright.kit.build.library import Library
-from opwright.kit.build.plan import Options
 from opwright.kit.build.trouble import BuildError, Unavailable
 from opwright.kit.dispatch import registry
 from opwright.kit.doctor import cuda as doctor_cuda
+from opwright.kit.spec.options import Options
 
 try:
     FOUND: str | None = cuda.nvcc().command
@@ -235,7 +235,7 @@ def test_which_code_runs_where(archs: list[str], capability: tuple[int, int], ru
     assert cuda.runs_on(archs, capability) == runs
 
 
-def test_a_library_for_other_gpus_is_refused_with_what_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_for_other_gpus_is_refused_with_what_fixes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "gpus", lambda: [cuda.Gpu("NVIDIA H200", (9, 0))])
     cuda.refuse_foreign_code("mine", ["9.0"])
     cuda.refuse_foreign_code("mine", [])
@@ -299,7 +299,7 @@ def test_of_several_nvccs_one_that_the_driver_can_run_is_taken(tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    "said, mend",
+    "said, fix",
     [
         ("CUDA error: an illegal memory access was encountered", "OPWRIGHT_CUDA_SYNC=1"),
         ("CUDA error: no kernel image is available for execution on the device", "no code for this GPU"),
@@ -309,8 +309,8 @@ def test_of_several_nvccs_one_that_the_driver_can_run_is_taken(tmp_path: Path, m
         ("something else", "not one that is known"),
     ],
 )
-def test_the_doctor_explains_errors_of_cuda(said: str, mend: str) -> None:
-    assert mend in doctor_cuda.explain_error(said).mend
+def test_the_doctor_explains_errors_of_cuda(said: str, fix: str) -> None:
+    assert fix in doctor_cuda.explain_error(said).fix
 
 
 def test_the_doctor_speaks_of_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +320,7 @@ def test_the_doctor_speaks_of_what_is_missing(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(cuda, "nvcc", nothing)
     found = {f.what: f for f in doctor_cuda.examine()}
     assert found["nvcc"].verdict == "missing"
-    assert "install the CUDA toolkit" in found["nvcc"].mend
+    assert "install the CUDA toolkit" in found["nvcc"].fix
     assert found["CUDA kernels"].verdict == "missing"
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -215,11 +215,11 @@ def after():
 
 def test_a_fork_takes_locks_from_the_outside() -> None:
     """As the code takes them, which would else hold one of two while the fork holds the other."""
-    from opwright.kit import ladder
+    from opwright.kit import op as operator
     from opwright.kit.dispatch import node, registry
 
     outer, inner = [locks.settled(locks.NODE) for _ in range(20)], [locks.settled() for _ in range(20)]
-    nested = [node._lock, ladder._making, locks.loading, registry.lock, *inner]
+    nested = [node._lock, operator._making, locks.loading, registry.lock, *inner]
     locks._before()
     try:
         held = locks._held[threading.get_ident()]
@@ -233,13 +233,13 @@ def test_a_fork_takes_locks_from_the_outside() -> None:
 
 def test_forks_do_not_stall_while_operators_are_recorded() -> None:
     assert in_child("""
-from opwright.kit import ladder
+from opwright.kit import op as operator
 from opwright.kit.dispatch import node, registry
 def work():
     while True:
         with node._lock:
             time.sleep(0.001)
-            with ladder._making, registry.lock:
+            with operator._making, registry.lock:
                 time.sleep(0.001)
 for _ in range(2):
     threading.Thread(target=work, daemon=True).start()

@@ -13,8 +13,9 @@ import pytest
 from opwright.kit.bench import limits
 from opwright.kit.build import cache, compile, prebuilt
 from opwright.kit.build.library import Library
-from opwright.kit.build.plan import Options, Plan
+from opwright.kit.build.plan import Plan
 from opwright.kit.build.trouble import Unavailable
+from opwright.kit.spec.options import Options
 from tests.kit.build.workshop import KERNEL_RAN, REFERENCE_RAN, Workshop
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="permissions of this kind are POSIX's")

@@ -118,7 +118,7 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
         cache.open_folder()
     (finding,) = [f for f in doctor.examine() if f.what == "cache"]
     assert finding.verdict == "broken"
-    assert "set OPWRIGHT_CACHE_DIR" in finding.mend
+    assert "set OPWRIGHT_CACHE_DIR" in finding.fix
     assert limits.limits("machine", (), lambda what: [(1, 2.0)]).copy == [(1, 2.0)]
     monkeypatch.setenv("OPWRIGHT_PREBUILT", "~/made")
     assert prebuilt.folders() == [Path("~/made")]

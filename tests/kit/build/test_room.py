@@ -67,7 +67,7 @@ def test_a_size_that_cannot_be_read_is_named(root: Path, monkeypatch: pytest.Mon
         room.limit()
     (finding,) = [f for f in doctor.examine() if f.what == "cache"]
     assert finding.verdict == "broken"
-    assert "500M or 2G" in finding.mend
+    assert "500M or 2G" in finding.fix
 
 
 def test_what_was_not_used_for_longest_goes_first(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

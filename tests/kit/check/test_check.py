@@ -308,7 +308,7 @@ def test_the_formula_of_a_form_that_saves_is_its_gradient() -> None:
     given = (make(2, 3), make(9, 6), make(9), make(2, 3), make(2, 3))
     packed = derivatives.pack(ow.Sample(given), [make(2, 3), make(2, 3)])
     by_formula = derivatives.by_formula(ow.lltm_cell, 1)(packed)
-    torch.testing.assert_close(by_formula, derivatives.through(ow.lltm_cell, ow.lltm_cell._direct, 1)(packed))
+    torch.testing.assert_close(by_formula, derivatives.through(ow.lltm_cell, ow.lltm_cell.calls.direct, 1)(packed))
 
 
 def test_a_discontinuous_reference_may_be_met_on_either_side() -> None:

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from opwright.kit.build import compile, own
-from opwright.kit.build.plan import Options, Plan
+from opwright.kit.build.plan import Plan
 from opwright.kit.check import guard
 from opwright.kit.check.properties import sanitizer
+from opwright.kit.spec.options import Options
 
 STAND_IN = """
 #include <cstdlib>

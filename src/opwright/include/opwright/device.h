@@ -37,7 +37,7 @@ class OnDevice {
         int32_t current;
         TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_device_index(&current));
         if (current != index) TORCH_ERROR_CODE_CHECK(aoti_torch_create_device_guard(index, &guard_));
-        // PyTorch's CUDA runtime is another one than ours, which may have last seen another device.
+        // PyTorch's CUDA runtime differs from ours, which may have last seen another device.
         int seen;
         cuda_check(cudaGetDevice(&seen), "asking for the current device");
         if (seen != index) cuda_check(cudaSetDevice(index), "choosing the device");

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.kit.spec.measured import Case, Declared, Family
+from opwright.kit.spec.measured import Case, Family, read_family
 from opwright.kit.spec.samples import Maker, Sample
 from opwright.kit.spec.values import tensors
 
@@ -23,7 +23,7 @@ USUAL_AT = {"cpu": 1 << 20, "cuda": 1 << 24}
 
 def families(op: Op[..., Any], device: str = "cpu") -> list[Family]:
     """What an operator is measured on: what its author declared, else what follows from its samples."""
-    return [family.on(device) for family in op.declared.families or _from_samples(op)]
+    return [family.on(device) for family in op.spec.families or _from_samples(op)]
 
 
 def cases(op: Op[..., Any], device: str = "cpu") -> list[Case]:
@@ -41,9 +41,7 @@ def _from_samples(op: Op[..., Any]) -> list[Family]:
         given = tensors([*sample.args, *sample.kwargs.values()])
         alike = bool(given) and all(t.shape == given[0].shape and t.dtype == torch.float32 for t in given)
         if alike and given[0].numel() and _keeps_shape(op, sample):
-            grown = Declared()
-            grown.add_family(op.name, "elementwise", _grown(op, index), USUAL, USUAL_AT)
-            return grown.families
+            return [read_family(op.name, (), "elementwise", _grown(op, index), USUAL, USUAL_AT)]
     if not drawn:
         return []
     counts = [sum(t.numel() for t in tensors([*s.args, *s.kwargs.values()])) for s in drawn]

@@ -40,7 +40,7 @@ def variants(op: Op[..., Any], *, dynamic: bool = False) -> list[Variant]:
         Variant("eager", "reference", op.reference),
         Variant("compiled", "compiled", compiled),
         Variant("opwright", "operator", op),
-        *op.declared.variants,
+        *op.spec.variants,
     ]
 
 

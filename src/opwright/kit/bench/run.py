@@ -265,7 +265,7 @@ def _run(job: Job, asked: Asked, results: Results, number: int, tell: Tell, keep
 
 def _failed(job: Job, name: str, variant: str, status: str, why: str) -> dict[str, Any]:
     case = next(c for c in cases(job.op, job.device) if c.name == name)
-    known = {v.name: v for v in job.op.declared.variants}
+    known = {v.name: v for v in job.op.spec.variants}
     known["eager"] = Variant("eager", "reference", job.op.reference)
     known["compiled"] = Variant("compiled", "compiled", job.op.reference)
     known["opwright"] = Variant("opwright", "operator", job.op)

@@ -26,7 +26,7 @@ def refuse_foreign(place: Path) -> None:
 
 
 def open_way(place: Path) -> tuple[str, str] | None:
-    """Where on the way to a place somebody else could put another in its place, and how to mend it; None: nowhere.
+    """Where on the way to a place somebody else could put another in its place, and how to fix it; None: nowhere.
 
     A folder's owner can, and whoever may write to it, unless it is sticky, as /tmp is: there only the owner of what
     lies in it can. Whoever owns the root of all folders need not be asked: in a container that may be a user who has no

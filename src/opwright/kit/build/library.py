@@ -14,8 +14,9 @@ from opwright.kit import locks
 from opwright.kit.build import cache, compile, cuda, own, prebuilt, toolchain
 from opwright.kit.build.bound import Bound
 from opwright.kit.build.foreign import refuse_foreign
-from opwright.kit.build.plan import Options, Plan
+from opwright.kit.build.plan import Plan
 from opwright.kit.build.trouble import BuildError, NoCache, Unavailable
+from opwright.kit.spec.options import Options
 
 
 class Library:
@@ -30,7 +31,7 @@ class Library:
         self.bound: list[Bound] = []
         """The kernels in it, once it is found; all but those that are bound without kernel.h."""
         self.edited = False
-        """Whether its sources may be others than those that were loaded: an operator has been defined with it again."""
+        """Whether its sources may have changed since they were loaded: an operator has been defined with it again."""
         self.guarded = False
         """Whether to look whose its sources are: those of a folder that was loaded from anywhere on disk."""
         self._failed = ("", "")
@@ -38,7 +39,7 @@ class Library:
         self._lock = locks.renewed()
 
     def look_again(self) -> None:
-        """An operator is defined with it: its sources may be others than those that were tried."""
+        """An operator is defined with it: its sources may have changed since they were tried."""
         self.edited = self.key is not None
         self._failed = ("", "")
 
@@ -57,7 +58,7 @@ class Library:
     def load(self, *, again: bool = False, force: bool = False) -> str | None:
         """Build it if need be, load it, and give its key; None when this machine cannot, after a warning.
 
-        A source that does not compile is its author's to mend: BuildError, again at each call until it is mended.
+        A source that does not compile is an error in the source: BuildError, again at each call until it is fixed.
         """
         with self._lock:  # two threads that need it first need it once
             if (self.key is None and self.trouble is None) or again or self.edited:

@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 
 from opwright.kit.build import cache
-from opwright.kit.build.plan import Options, Plan
+from opwright.kit.build.plan import Plan
 from opwright.kit.build.trouble import Unavailable
+from opwright.kit.spec.options import Options
 from opwright.version import untried
 
 NATIVE: Path = Path(__file__).parent.parent.parent / "native"

@@ -7,13 +7,13 @@ import json
 import os
 import platform
 import re
-import shlex
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from opwright.kit.build import cuda, toolchain
 from opwright.kit.locks import unlocked_property
+from opwright.kit.spec.options import Options
 
 FORMAT = 3
 """Counted up when the way libraries are built changes, so that old ones are not taken for new."""
@@ -25,43 +25,6 @@ STABLE_TARGET = "0x020a000000000000"
 VECTORISED = ("-ftree-vectorize", "-fvect-cost-model=dynamic")
 """What -O2 of g++ lacks to make loops fast, and g++ alone knows. The rest of -O3 makes a build a quarter longer and
 no operator of ours faster; a kernel with small loops of its own may ask for it by `Options(cxxflags=("-O3",))`."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to compile an operator's kernels, beyond the usual.
-
-    >>> Options(cxxflags=("-DFAST",), include=("third_party",)).abi
-    'stable'
-    """
-
-    abi: Literal["stable", "aten"] = "stable"
-    """`aten` gives the whole of PyTorch's C++ for a longer compilation and a library for one torch version."""
-    sources: tuple[str, ...] = ()
-    """Further sources, beside the kernel's own file."""
-    cxxflags: tuple[str, ...] = ()
-    ldflags: tuple[str, ...] = ()
-    include: tuple[str, ...] = ()
-    debug: bool = False
-    """Bounds checks in every accessor, symbols, little optimisation."""
-    nvccflags: tuple[str, ...] = ()
-    """Flags for nvcc alone; `cxxflags` reach the compiler behind it."""
-    arch: tuple[str, ...] = ()
-    """The GPUs to build for, such as `9.0` or `8.0+PTX`; those of this machine where it is empty."""
-    rdc: bool = False
-    """Relocatable device code: device functions and variables of one source used in another, linked in a step of
-    their own."""
-
-    def with_environment(self) -> Options:
-        """These options with those of the environment added."""
-        return replace(
-            self,
-            cxxflags=(*self.cxxflags, *shlex.split(os.environ.get("OPWRIGHT_CXXFLAGS", ""))),
-            ldflags=(*self.ldflags, *shlex.split(os.environ.get("OPWRIGHT_LDFLAGS", ""))),
-            include=(*self.include, *filter(None, os.environ.get("OPWRIGHT_INCLUDE", "").split(os.pathsep))),
-            nvccflags=(*self.nvccflags, *shlex.split(os.environ.get("OPWRIGHT_NVCCFLAGS", ""))),
-            debug=self.debug or os.environ.get("OPWRIGHT_DEBUG", "") not in ("", "0"),
-        )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class BuildError(RuntimeError):
-    """A source does not compile or link: its author must mend it."""
+    """A source does not compile or link: its author must fix it."""
 
 
 class WrongKernel(BuildError):

@@ -40,7 +40,7 @@ def collect(op: Op[..., Any], out: Any, sample: Sample) -> Results:
 
 def reference_of(op: Op[..., Any]) -> Callable[[Sample], Results]:
     """The reference, with arguments converted as the operator converts them."""
-    return lambda sample: results_of(op, op._direct, sample)
+    return lambda sample: results_of(op, op.calls.direct, sample)
 
 
 def attempt(op: Op[..., Any], sample: Sample) -> Results:

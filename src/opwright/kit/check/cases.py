@@ -193,7 +193,7 @@ class Subject:
             try:
                 sample = self.draw(Case(index, dtype))
                 with torch.no_grad():
-                    self.op._direct(*sample.args, **sample.kwargs)
+                    self.op.calls.direct(*sample.args, **sample.kwargs)
             except Exception:
                 continue
             return True
@@ -266,9 +266,9 @@ def _distinct(sizes: dict[int, int]) -> dict[int, int]:
 
 def _source(op: Op[..., Any]) -> Op[..., Any]:
     """The operator whose samples an operator is tried on: itself, or the one below it that declares some."""
-    while not op._samples and (op.parent or op.form_of) is not None:
+    while not op.spec.samples and (op.parent or op.form_of) is not None:
         op = op.parent or op.form_of or op
-    if not op._samples and op.name.endswith("_"):
+    if not op.spec.samples and op.name.endswith("_"):
         from opwright.kit.dispatch import registry
 
         plain = registry.find(op.qualname.removesuffix("_"))
@@ -289,9 +289,9 @@ def _climb(source: Op[..., Any], op: Op[..., Any]) -> list[tuple[Op[..., Any], O
 
 
 def _declared(op: Op[..., Any], make: Draw) -> Iterator[Sample]:
-    if not op._samples:
+    if not op.spec.samples:
         yield from _invented(op, make)
-    for declared in op._samples:
+    for declared in op.spec.samples:
         for drawn in declared(make):
             yield read_sample(op.name, drawn)
 

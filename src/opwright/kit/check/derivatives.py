@@ -90,17 +90,17 @@ def through(op: Op[..., Any], function: Callable[..., Any], order: int) -> Calla
 def truth_of(op: Op[..., Any], sample: Sample) -> Callable[..., Any]:
     """The function whose gradients are the right ones: the reference, which PyTorch differentiates; where a declared
     gradient differs from that on purpose, or is the only one there is, the reference with the formula behind it."""
-    return op._seen_through if op.surrogate or not differentiable(op, sample) else op._direct
+    return op.calls.seen_through if op.surrogate or not differentiable(op, sample) else op.calls.direct
 
 
 def differentiable(op: Op[..., Any], sample: Sample) -> bool:
     """Whether PyTorch can differentiate the reference of an operator with a declared gradient, which may leave PyTorch
     (for NumPy, say)."""
-    if op._seen_through is op._direct:
+    if op.calls.seen_through is op.calls.direct:
         return True
     given = leaves_of(op, sample)
     with torch.enable_grad():
-        out = collect(op, op._direct(*given.sample.args, **given.sample.kwargs), given.sample)
+        out = collect(op, op.calls.direct(*given.sample.args, **given.sample.kwargs), given.sample)
     return not given.leaves or any(o is not None and o.requires_grad for o in out)
 
 
@@ -112,14 +112,14 @@ def by_formula(op: Op[..., Any], order: int) -> Callable[[Sample], Results]:
         given = leaves_of(op, Sample(tuple(args), packed.kwargs))
         with torch.enable_grad():
             form, rung = op.recorded_form, op.derivation
-            out = collect(form, form._direct(*given.sample.args, **given.sample.kwargs), given.sample)
+            out = collect(form, form.calls.direct(*given.sample.args, **given.sample.kwargs), given.sample)
             values = op.signature.bind(given.sample.args, given.sample.kwargs)
             chosen = [g for i, g in enumerate(grads) if i in op.signature.differentiable_outputs]
             gs = [None if g is None else copy(g).requires_grad_() for g in chosen]
             arguments: dict[str, Any] = dict(zip(rung.grads, gs, strict=True))
             arguments |= {n: values[n] for n in rung.inputs} | {n: out[i] for n, i in rung.outputs.items()}
             found: Results = []
-            for p, grad in zip(op.signature.differentiable_inputs, op.backward._direct(**arguments), strict=True):
+            for p, grad in zip(op.signature.differentiable_inputs, op.backward.calls.direct(**arguments), strict=True):
                 if any(map(has_gradient, tensors(values[p.name]))):
                     found += grad if isinstance(grad, (list, tuple)) else [grad]
             if order == 1:

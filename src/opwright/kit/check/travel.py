@@ -102,8 +102,9 @@ def _functions(op: Op[..., Any]) -> Iterator[types.FunctionType]:
         for rung in member.ladder:
             # The reference first: what belongs to it may stand in later cells.
             declared: list[Callable[..., Any] | None] = [rung.reference] if rung.rung is None else []
-            declared += [rung._gradient, rung._cost, *rung._samples, *rung._rejects]
-            declared += [k._function for k in rung.kernels if k.library is None]
+            spec = rung.spec
+            declared += [spec.formula.function] if spec.formula is not None else []
+            declared += [spec.cost, *spec.samples, *spec.rejects, *(k.function for k in spec.kernels)]
             for function in declared:
                 plain = inspect.unwrap(function) if function is not None else None
                 if isinstance(plain, types.FunctionType) and not plain.__module__.startswith("opwright."):

@@ -98,7 +98,7 @@ def _plain_vjp(
             refuse_constant()
             return [torch.zeros_like(p) for p in primals]
         results, incoming = zip(*pairs, strict=True)
-        # In this thread, not in the engine's own for a GPU, which knows nothing of the modes that look on here.
+        # In this thread, not in the engine's own for a GPU, which knows nothing of the modes that are active here.
         with torch.autograd.set_multithreading_enabled(False):
             grads = torch.autograd.grad(results, leaves, incoming, create_graph=recording, allow_unused=True)
             if any(g is None for g in grads):
@@ -139,7 +139,7 @@ def where_history_ends(run: Callable[..., Sequence[Tensor | None]], primals: Seq
 
 
 def _moved(before: Sequence[Tensor | None], after: Sequence[Tensor | None]) -> bool:
-    """Whether most elements of a result are others than before."""
+    """Whether most elements of a result have changed."""
     pairs = [(a, b) for a, b in zip(before, after, strict=True) if a is not None and b is not None]
     return any(a.shape == b.shape and a.numel() and (a != b).double().mean().item() > 0.5 for a, b in pairs)
 

@@ -48,7 +48,7 @@ def rule(find: Callable[[], Op[..., Any]], key: str) -> Callable[..., Any]:
         if casts is None:
             return op.run_transformed(*args, **kwargs)
         # The gradient's arguments are what the forward made of its own: cast already, or not to be.
-        names = casts if op.parent is None else ()
+        names = () if op.is_gradient else casts
         dtype = torch.get_autocast_dtype(_name(device))
         values = op.signature.bind(args, kwargs)
         for name in names:

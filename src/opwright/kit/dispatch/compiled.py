@@ -20,6 +20,7 @@ from opwright.version import __version__
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
+    from opwright.kit.spec.operator import Formula
 
 _met: dict[str, str] = {}
 _tag = ""
@@ -29,16 +30,20 @@ _traced: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Any, str]] = w
 
 def definition(op: Op[..., Any]) -> tuple[Any, ...]:
     """All that an operator's author said about what it computes."""
-    extras = op._extras
+    extras = op.spec.extras
     flags = [(p.mutated, p.differentiable) for p in op.signature.parameters]
     outputs = [o.differentiable for o in op.signature.outputs]
     extra = None if extras is None else (extras.names, extras.once, extras.function)
-    declared = [(each.name, each._gradient, each._needs, each.surrogate, each._fake) for each in op.ladder]
+    declared = [(each.name, each.spec.fake, *_said(each.spec.formula)) for each in op.ladder]
     return (
         (__version__, op.schema, op.random, op.compile, op.autocast, flags, outputs),
         (op.reference if op.functional is None else op.functional, extra),
-        [said for said in declared if said[1:] != (None, None, False, None)],
+        [said for said in declared if said[1:] != (None,)],
     )
+
+
+def _said(formula: Formula | None) -> tuple[Any, ...]:
+    return () if formula is None else (formula.function, formula.needs, formula.surrogate)
 
 
 def stamp(op: Op[..., Any], names: str) -> None:

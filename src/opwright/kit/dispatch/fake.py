@@ -29,10 +29,10 @@ def run(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     devices = {t.device for t in tensors([*args, *kwargs.values()]) if t.dim()}
     if declared is not None and len(devices) < 2:  # of tensors on several devices the reference knows what to say
         out = declared(**op.signature.bind(args, kwargs))
-        out = (out,) if op.rung is not None and not isinstance(out, (tuple, list)) else out
+        out = (out,) if op.is_gradient and not isinstance(out, (tuple, list)) else out
         return running.bare(op, read_outputs(out, op.name, op.signature))
     with contextlib.ExitStack() as stack:
-        if op.rung is None:
+        if not op.is_gradient:
             # Above autograd, where PyTorch's composite operators do what they do when they are called; below it some
             # of them reach decompositions with other shapes.
             stack.enter_context(torch.no_grad())

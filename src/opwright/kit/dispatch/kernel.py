@@ -10,10 +10,11 @@ import torch
 
 from opwright.kit import locks, private
 from opwright.kit.build import bound
-from opwright.kit.build.library import Library, forbidden
+from opwright.kit.build.foreign import LOADED
+from opwright.kit.build.library import Library, forbidden, library_of
 from opwright.kit.build.trouble import BuildError, WrongKernel
 from opwright.kit.dispatch import native, registry
-from opwright.kit.spec.domain import Domain
+from opwright.kit.spec.operator import KernelSpec, Spec
 from opwright.kit.spec.schema import Signature
 from opwright.kit.spec.values import tensors
 
@@ -35,17 +36,14 @@ MOST_DIMENSIONS = 64
 class Kernel:
     """A kernel written in Python, or bound in a source file that is built when first needed."""
 
-    def __init__(
-        self,
-        device: str,
-        domain: Domain,
-        name: str,
-        *,
-        function: Callable[..., Any] | None = None,
-        library: Library | None = None,
-    ) -> None:
-        self.device, self.domain, self.name, self.library = device, domain, name, library
-        self._function = function
+    def __init__(self, spec: KernelSpec, owner: Spec) -> None:
+        self.spec, self.device, self.domain, self.name = spec, spec.device, spec.domain, spec.name
+        self.library: Library | None = None
+        if spec.file is not None:
+            self.library = library_of(spec.file, owner.namespace, spec.options, spec.device)
+            self.library.look_again()
+            self.library.guarded = self.library.guarded or owner.origin.startswith(f"{LOADED}.")
+        self._function = spec.function
         self._ready: Callable[..., Any] | None = None
         self._key: str | None = None
         self.overload: Any = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from opwright.kit import private
-from opwright.kit.dispatch import autocast, compiled, fake, native, node, record, registry
+from opwright.kit.dispatch import autocast, bind, compiled, fake, native, node, record, registry
 from opwright.kit.dispatch.untraced import untraced
 from opwright.kit.spec.captured import digest
 from opwright.kit.spec.names import closed_over
@@ -25,7 +25,7 @@ def _front_kernel(name: str) -> Any:
 
 
 def only_gradients() -> bool:
-    """Whether every transform of torch.func that looks on is a gradient. These record as autograd does, so the node
+    """Whether every active transform of torch.func is a gradient. These record as autograd does, so the node
     serves them, kernels and all; the others take a reference apart."""
     stack = private.transforms() or []
     return all(layer.key() == private.TransformType.Grad for layer in stack)
@@ -35,8 +35,8 @@ _former: dict[str, weakref.WeakSet[Op[..., Any]]] = {}
 """The operators that others were defined in the place of, by name."""
 
 
-def register(op: Op[..., Any], finish: Callable[[], None]) -> None:
-    """Put the operator behind its name. It gets the overload to call, and is finished before anyone can find it."""
+def register(op: Op[..., Any]) -> None:
+    """Put the operator behind its name. It gets the overload to call, and is bound before anyone can find it."""
     if op.qualname in registry.entries:
         native.available()  # it may load the library, which is not to be done while the lock is held
     with registry.lock:
@@ -47,22 +47,19 @@ def register(op: Op[..., Any], finish: Callable[[], None]) -> None:
             _refuse_another(entry.op, op)
         schema = op.signature.schema(op.name)
         # The rung of an operator that was replaced meanwhile must not take the name from its successor's.
-        below = op.parent or op.form_of
+        below = op.role.below
         replaced = below is not None and registry.find(below.qualname) is not below
         if entry is not None and entry.schema == schema and not replaced and _may_stand_for(op, entry.op):
             op.overload = entry.overload
             if op.home is op:
                 compiled.forget(entry.op)
                 _leave_behind(entry.op)
-            finish()
-            entry.op = op
-            node.forget(entry)
-            _unroute(entry)
+            bind.replace(entry, op)
             return
         if entry is not None and op.home is op:
             compiled.forget(entry.op)
             _leave_behind(entry.op)
-        _define(op, schema, public=not replaced, finish=finish)
+        _define(op, schema, public=not replaced)
 
 
 def _may_stand_for(op: Op[..., Any], known: Op[..., Any]) -> bool:
@@ -70,7 +67,7 @@ def _may_stand_for(op: Op[..., Any], known: Op[..., Any]) -> bool:
     keep it, so that another one gets a name of its own."""
     if known.random != op.random:
         return False
-    if op.parent is None or known.parent is None:
+    if not (op.is_gradient and known.is_gradient):
         return True
     return op.home is not known.home and op.home.digest == (known.home.stood or known.home.digest)
 
@@ -99,19 +96,6 @@ def _refuse_robbery(op: Op[..., Any]) -> None:
             )
 
 
-def _unroute(entry: registry.Entry) -> None:
-    native.unroute(entry.overload.name())
-
-
-def changed(op: Op[..., Any]) -> None:
-    """The operator's kernels or its gradient are others than before: whoever wrote them down must look again."""
-    for each in (op, op.parent, op.form_of):
-        entry = None if each is None else registry.by_overload.get(each.overload.name())
-        if entry is not None and entry.op is each:
-            with registry.lock:
-                node.forget(entry)
-
-
 def _refuse_another(known: Op[..., Any], op: Op[..., Any]) -> None:
     """Only the place that defined an operator may define it again, and not as another closure of one function."""
     if known.origin != op.origin:
@@ -136,7 +120,7 @@ def _differ(known: dict[str, Any], new: dict[str, Any]) -> bool:
     return any(a is not b and not (isinstance(a, values) and digest(a) == digest(b)) for a, b in both)
 
 
-def _define(op: Op[..., Any], schema: str, public: bool, finish: Callable[[], None]) -> None:
+def _define(op: Op[..., Any], schema: str, public: bool) -> None:
     namespace = getattr(torch.ops, op.namespace)
     name = op.name
     if op.qualname not in registry.entries and private.schemas_of(op.qualname):
@@ -152,7 +136,7 @@ def _define(op: Op[..., Any], schema: str, public: bool, finish: Callable[[], No
     entry = registry.Entry(op, schema, packet.default)
     op.overload = entry.overload
     registry.by_overload[entry.overload.name()] = entry
-    finish()
+    bind.bind(op)
 
     def reference(*args: Any, **kwargs: Any) -> Any:
         return entry.op.run_reference(*args, **kwargs)
@@ -160,7 +144,7 @@ def _define(op: Op[..., Any], schema: str, public: bool, finish: Callable[[], No
     plain = _front_kernel(f"{op.namespace}::{name}")
 
     def front(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        extras = entry.op.home._extras
+        extras = entry.op.home.spec.extras
         nested = extras is None or not extras.once  # what a node keeps may be differentiated again, a layer further out
         if nested and entry.native and plain is not None and only_gradients():
             return plain.call_boxed(keyset, *args, **kwargs)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from opwright.kit import private
+from opwright.kit.derive.roles import Gradient
 from opwright.kit.derive.vjp import differentiated as somebody_differentiates
 from opwright.kit.derive.vjp import open_to_transforms
 from opwright.kit.dispatch import short
@@ -25,35 +26,41 @@ Kwargs = dict[str, Any]
 
 def reference(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """The reference; its results are memory of their own."""
-    if op.rung is not None and op.home.outdated:
+    values = op.signature.bind(args, kwargs)
+    given = [(name, t) for name, value in values.items() for t in tensors(value)]
+    versions = probe.read_versions(given)
+    if isinstance(op.role, Gradient):
+        out = _gradient(op, op.role, values, args, kwargs)
+    else:
+        with open_to_transforms():
+            out = op.calls.direct(*args, **kwargs)
+    op.state.refuse_writes(given, versions, values)
+    if op.signature.returns_input is not None:
+        return None
+    if not op.is_gradient:
+        probe.refuse_alias(op.name, given, out)
+    return bare(op, out)
+
+
+def _gradient(op: Op[..., Any], role: Gradient, values: Kwargs, args: Args, kwargs: Kwargs) -> Any:
+    if op.home.outdated:
         raise probe.BadReference(
             f"{op.name}: {op.home.name} was defined again since this was recorded, and what its first definition names "
             f"has changed since; call it again before you differentiate"
         )
-    values = op.signature.bind(args, kwargs)
-    given = [(name, t) for name, value in values.items() for t in tensors(value)]
-    versions = probe.read_versions(given)
     out = None
-    if op.rung is not None and op.rung.extras is not None and somebody_differentiates([t for _, t in given]):
+    if role.takes_caches and somebody_differentiates([t for value in values.values() for t in tensors(value)]):
         # From the inputs alone: the formula would be differentiated with its extras held fast.
-        out = without_caches(op, args, kwargs)
+        out = role.without_caches(*args, **kwargs)
     if out is None:
         with open_to_transforms():
-            out = op._direct(*args, **kwargs)
-    op._state.refuse_writes(given, versions, values)
-    if op.signature.returns_input is not None:
-        return None
-    if op.rung is None:
-        probe.refuse_alias(op.name, given, out)
-    elif op.follows_shapes and op.shapes is not None:
-        out = _as_promised(op, values, out)
-    return bare(op, out)
+            out = op.calls.direct(*args, **kwargs)
+    return _as_promised(role.of, values, out) if op.follows_shapes and op.shapes is not None else out
 
 
-def _as_promised(op: Op[..., Any], values: dict[str, Any], out: Any) -> Any:
+def _as_promised(of: Op[..., Any], values: dict[str, Any], out: Any) -> Any:
     """Gradients in the layout that follows for them, whatever layout their formula gives: graphs count on it."""
-    assert op.parent is not None
-    inputs = op.parent.signature.differentiable_inputs
+    inputs = of.signature.differentiable_inputs
     return [_in_layout(values[p.name], grad) for p, grad in zip(inputs, out, strict=True)]
 
 
@@ -71,16 +78,6 @@ def bare(op: Op[..., Any], out: Any) -> Any:
     return out[0] if len(op.signature.outputs) == 1 and not op.signature.single else out
 
 
-def without_caches(op: Op[..., Any], args: Args, kwargs: Kwargs) -> tuple[Any, ...]:
-    """For a rung that takes extra results: the same gradient from the inputs alone."""
-    assert op.rung is not None
-    if op.rung.total is None:
-        raise TypeError(op.differentiable_once)
-    values = op.signature.bind(args, kwargs)
-    total: tuple[Any, ...] = op.rung.total(**{n: values[n] for n in op.rung.bare.names if n in values})
-    return total
-
-
 def differentiated(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """The reference, for PyTorch to differentiate as it goes."""
     if op.surrogate:
@@ -95,9 +92,9 @@ def transformed(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """What torch.func's transforms and autocast take apart: the reference, with a declared gradient behind it."""
     stack = private.transforms() or []
     forward_mode = any(layer.key() == private.TransformType.Jvp for layer in stack)
-    if op._seen_through is op._direct or forward_mode:
+    if op.calls.seen_through is op.calls.direct or forward_mode:
         return differentiated(op, args, kwargs)
-    return bare(op, op._seen_through(*args, **kwargs))
+    return bare(op, op.calls.seen_through(*args, **kwargs))
 
 
 def unrouted(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
@@ -111,13 +108,8 @@ def unrouted(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
 
 def kernel(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """The kernel whose domain holds the call, else the reference."""
-    if not op._rung_known:
-        _refuse_captured(op)
-        op.home.stood = op.home.stood or op.home.digest
-        op._rung_known = True
-        short.open_way(op)
-        if op.has_rung:
-            _ = op.backward  # a graph from a compiler's cache may call it by name, with nobody else to define it
+    if not op.called:
+        _first_call(op)
     if not op.kernels:
         return reference(op, args, kwargs)
     values = op.signature.bind(args, kwargs)
@@ -138,10 +130,18 @@ def kernel(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
     return out if chosen.library is not None else _read_result(op, chosen, out)
 
 
+def _first_call(op: Op[..., Any]) -> None:
+    _refuse_captured(op)
+    op.home.stood = op.home.stood or op.home.digest
+    op.called = True
+    short.open_way(op)
+    op.define_gradient()  # a graph from a compiler's cache may call it by name, with nobody else to define it
+
+
 def _refuse_captured(op: Op[..., Any]) -> None:
     """Raise for a reference that reads a tensor with a gradient which is no argument: nobody would follow it."""
     home = op.home
-    if op.parent is not None or not home.opaque:
+    if op.is_gradient or not home.opaque:
         return
     for name, value in [each for form in dict.fromkeys((home, op)) for each in named(form.reference)]:
         if isinstance(value, torch.nn.Module):
@@ -158,6 +158,8 @@ def _refuse_captured(op: Op[..., Any]) -> None:
 def _read_result(op: Op[..., Any], kernel: Kernel, out: Any) -> Any:
     """What a kernel in Python returned, as the dispatcher takes it."""
     outputs = op.signature.outputs
+    if op.signature.returns_input is not None:
+        return None  # it may return what it wrote to, as in-place functions do
     if len(outputs) == 1 and isinstance(out, tuple) and len(out) == 1:
         return out[0]
     if len(outputs) > 1 and (not isinstance(out, (tuple, list)) or len(out) != len(outputs)):

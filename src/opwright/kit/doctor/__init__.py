@@ -1,4 +1,4 @@
-"""What this machine can build and run, and how to mend what it cannot."""
+"""What this machine can build and run, and how to fix what it cannot."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def examine() -> list[Finding]:
 def _python() -> Finding:
     found = f"{platform.python_version()}, {sys.executable}"
     if own.free_threaded():
-        mend = "opwright is untried without the global lock; calls go through Python, and are slower than on others"
-        return Finding("Python", "missing", f"{found}, free-threaded", mend)
+        fix = "opwright is untried without the global lock; calls go through Python, and are slower than on others"
+        return Finding("Python", "missing", f"{found}, free-threaded", fix)
     return Finding("Python", "ok", found)
 
 
@@ -78,15 +78,15 @@ def _native() -> Finding:
     if why is not None and why == own.too_new():
         return Finding(what, "missing", why, "pip install -U opwright: a newer one may know this torch")
     if why is not None:
-        mend = "kernels are chosen and gradients recorded in Python, tens of µs slower: opwright build"
-        return Finding(what, "missing", why, mend)
+        fix = "kernels are chosen and gradients recorded in Python, tens of µs slower: opwright build"
+        return Finding(what, "missing", why, fix)
     found = "kernels are chosen and gradients recorded in C++"
     missing = short.look()
     if missing is None:
         return Finding(what, "ok", f"{found}; calls from Python take the short way")
-    mend = "calls from Python are some tenths of a µs slower"
-    mend += "" if own.free_threaded() else ": install Python's headers, then opwright build"
-    return Finding(what, "missing", f"{found}; no short way for calls: {missing}", mend)
+    fix = "calls from Python are some tenths of a µs slower"
+    fix += "" if own.free_threaded() else ": install Python's headers, then opwright build"
+    return Finding(what, "missing", f"{found}; no short way for calls: {missing}", fix)
 
 
 _LOOKS: tuple[Callable[[], Finding], ...] = (_python, _torch, _compiler, _cache, _native)
@@ -107,8 +107,8 @@ def examine_library(file: Path) -> list[Finding]:
     asked = file.name.partition(".")[0]
     if inits and asked not in inits:
         found = f"the file is called {asked}, the module in it {', '.join(sorted(inits))}"
-        mend = f"rename the file to {sorted(inits)[0]}.so, or the module to {asked} (TORCH_EXTENSION_NAME does it)"
-        findings.append(Finding("module name", "broken", found, mend))
+        fix = f"rename the file to {sorted(inits)[0]}.so, or the module to {asked} (TORCH_EXTENSION_NAME does it)"
+        findings.append(Finding("module name", "broken", found, fix))
     gpu = doctor_cuda.examine_code(file)
     return findings if gpu is None else [*findings, gpu]
 

@@ -40,8 +40,8 @@ def _nvcc() -> Finding:
     if found.release < (12, 0):
         return Finding("nvcc", "broken", f"CUDA {release}, {found.command}", "CUDA 12.0 or newer is needed")
     if not (found.home / "include" / "cuda_runtime_api.h").is_file():
-        mend = "install the whole toolkit, or set CUDA_HOME to the folder that has include and lib64"
-        return Finding("nvcc", "broken", f"{found.command}, without its headers in {found.home}", mend)
+        fix = "install the whole toolkit, or set CUDA_HOME to the folder that has include and lib64"
+        return Finding("nvcc", "broken", f"{found.command}, without its headers in {found.home}", fix)
     return Finding("nvcc", "ok", f"CUDA {release}, {found.command}")
 
 
@@ -53,8 +53,8 @@ def _versions() -> Finding:
     except (Unavailable, BuildError) as e:
         if _nvcc().verdict == "missing":
             return Finding(name, "missing", "no nvcc to compare", "as for nvcc")
-        found, _, mend = str(e).partition("; ")
-        return Finding(name, "broken", found, mend)
+        found, _, fix = str(e).partition("; ")
+        return Finding(name, "broken", found, fix)
     theirs = torch.version.cuda
     if theirs is None:
         return Finding(name, "ok", "torch is built without CUDA; what nvcc builds here runs where torch has it")
@@ -95,8 +95,8 @@ def _outlook() -> Finding:
         return Finding(name, "missing", found, str(e))
     listed = ", ".join(archs)
     if not torch.cuda.is_available():
-        mend = "opwright build --device cuda --arch 9.0 --to FOLDER, and OPWRIGHT_PREBUILT=FOLDER where the GPU is"
-        return Finding(name, "missing", f"can be built for {listed}, cannot run here", mend)
+        fix = "opwright build --device cuda --arch 9.0 --to FOLDER, and OPWRIGHT_PREBUILT=FOLDER where the GPU is"
+        return Finding(name, "missing", f"can be built for {listed}, cannot run here", fix)
     try:
         cuda.refuse_foreign_code("what OPWRIGHT_CUDA_ARCH asks for", archs)
     except Unavailable as e:
@@ -158,10 +158,10 @@ _TROUBLES = (
 def explain_error(said: str) -> Finding:
     """What an error message of CUDA means, and what to do.
 
-    >>> explain_error("CUDA error: an illegal memory access was encountered").mend.partition(";")[0]
+    >>> explain_error("CUDA error: an illegal memory access was encountered").fix.partition(";")[0]
     'a kernel that ran earlier went wrong'
     """
-    for pattern, mend in _TROUBLES:
+    for pattern, fix in _TROUBLES:
         if re.search(pattern, said, re.IGNORECASE):
-            return Finding("error", "broken", said, mend)
+            return Finding("error", "broken", said, fix)
     return Finding("error", "missing", said, "not one that is known here; run again with OPWRIGHT_CUDA_SYNC=1")

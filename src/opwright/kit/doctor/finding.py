@@ -10,9 +10,9 @@ Verdict = Literal["ok", "missing", "broken"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at. `missing` limits what can be done, `broken` must be mended."""
+    """One thing looked at. `missing` limits what can be done, `broken` must be fixed."""
 
     what: str
     verdict: Verdict
     found: str
-    mend: str = ""
+    fix: str = ""

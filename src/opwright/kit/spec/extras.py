@@ -39,7 +39,7 @@ def result_names(below: Signature) -> list[str]:
 def read_extras(
     name: str, below: Signature, names: tuple[str, ...], once: bool, random: bool, is_rung: bool
 ) -> Callable[[Callable[..., Any]], Extras]:
-    """The extra results that an author declares, or TypeError with what to mend."""
+    """The extra results that an author declares, or TypeError that says how to fix it."""
     if not names or not all(isinstance(n, str) and n.isidentifier() and n.isascii() for n in names):
         raise TypeError(f'{name}: name its extra results, for example @{name}.saving("gates"), got {names!r}')
     known = [*below.names, *result_names(below), *(f"grad_{n}" for n in result_names(below)), "grad", "wanted"]
@@ -53,7 +53,7 @@ def read_extras(
             f"return what the gradient needs as an output"
         )
     if is_rung:
-        raise TypeError(f"{name}: a rung has no extra results of its own")
+        raise TypeError(f"{name}: a gradient operator has no extra results of its own")
     return lambda function: Extras(names, function, once)
 
 

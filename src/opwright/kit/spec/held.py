@@ -127,7 +127,7 @@ def _tensor(t: Tensor) -> tuple[str, Parts]:
         storage = t.untyped_storage()
         if not 0 < storage.nbytes() <= _TENSOR_BYTES:
             return spelled, []
-        # No operator of PyTorch's: a tracer may look on.
+        # No operator of PyTorch's: a tracer may be active.
         values = hashlib.sha256(ctypes.string_at(storage.data_ptr(), storage.nbytes())).hexdigest()
     except (RuntimeError, NotImplementedError):  # a tensor of torch.func's
         return spelled, []

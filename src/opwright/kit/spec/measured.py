@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from opwright.kit.spec.samples import Maker, Sample, read_sample
@@ -74,33 +74,27 @@ class Variant:
     """Whether it computes what the operator does; else it is there for scale, and nothing is compared."""
 
 
-@dataclass
-class Declared:
-    """What an operator's author has said about measuring it."""
+def read_family(
+    op: str, known: Sequence[Family], name: str, draw: Any, sizes: Sizes, at: int | Mapping[str, int] | None,
+    compiled: bool = True,
+) -> Family:  # fmt: skip
+    """A family as its author declares it, under a name of its own."""
+    if any(f.name == name for f in known):
+        raise ValueError(f"{op}: it has bench cases named {name!r} already; give these another name")
+    each = dict(sizes) if isinstance(sizes, Mapping) else {"cpu": sizes}
+    read = {}
+    for kind, given in each.items():
+        place = at.get(kind) if isinstance(at, Mapping) else at
+        read[kind] = _read_sizes(op, given, place)
+    first = read.get("cpu") or next(iter(read.values()))
+    others = tuple((kind, sizes, at) for kind, (sizes, at) in read.items() if at is not None and kind != "cpu")
+    return Family(name, draw, *first, others, compiled)
 
-    families: list[Family] = field(default_factory=list)
-    variants: list[Variant] = field(default_factory=list)
 
-    def add_family(
-        self, op: str, name: str, draw: Any, sizes: Sizes, at: int | Mapping[str, int] | None, compiled: bool = True
-    ) -> None:
-        """Note a family, under a name of its own."""
-        if any(f.name == name for f in self.families):
-            raise ValueError(f"{op}: it has bench cases named {name!r} already; give these another name")
-        each = dict(sizes) if isinstance(sizes, Mapping) else {"cpu": sizes}
-        read = {}
-        for kind, given in each.items():
-            place = at.get(kind) if isinstance(at, Mapping) else at
-            read[kind] = _read_sizes(op, given, place)
-        first = read.get("cpu") or next(iter(read.values()))
-        others = tuple((kind, *found) for kind, found in read.items() if found[1] is not None and kind != "cpu")
-        self.families.append(Family(name, draw, *first, others, compiled))  # type: ignore[arg-type]
-
-    def add_variant(self, op: str, variant: Variant) -> None:
-        """Note a rival or a variant, under a name of its own."""
-        if variant.name in (v.name for v in self.variants) or variant.name in ("eager", "compiled", "opwright"):
-            raise ValueError(f"{op}: there is a {variant.name!r} to measure already; give this one another name")
-        self.variants.append(variant)
+def refuse_taken(op: str, known: Sequence[Variant], name: str) -> None:
+    """Raise unless a rival or a variant has a name of its own."""
+    if name in (v.name for v in known) or name in ("eager", "compiled", "opwright"):
+        raise ValueError(f"{op}: there is a {name!r} to measure already; give this one another name")
 
 
 def _read_sizes(op: str, sizes: Sequence[int], at: int | None) -> tuple[tuple[int, ...], int | None]:

@@ -19,7 +19,7 @@ from opwright.kit.spec.values import tensors
 
 
 class BadReference(TypeError):
-    """The reference breaks a rule that every operator keeps; the message says how to mend it."""
+    """The reference breaks a rule that every operator keeps; the message says how to fix it."""
 
 
 class State:

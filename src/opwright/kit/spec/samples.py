@@ -90,7 +90,7 @@ def rung_sample(below: Op[..., Any], above: Op[..., Any], make: Callable[..., Te
         return None
     form = below.recorded_form
     with torch.no_grad():
-        out = form._direct(*sample.args, **sample.kwargs)
+        out = form.calls.direct(*sample.args, **sample.kwargs)
     outputs = (out,) if form.signature.single else tuple(out)
     given: dict[str, Any] = {}
     for name, index in zip(rung.grads, below.signature.differentiable_outputs, strict=True):

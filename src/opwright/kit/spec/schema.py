@@ -154,7 +154,7 @@ def read(
     nondifferentiable: Sequence[str | int] = (),
     scope: dict[str, Any] | None = None,
 ) -> Signature:
-    """Read an operator's signature off its reference, or raise TypeError with what to mend."""
+    """Read an operator's signature off its reference, or raise TypeError that says how to fix it."""
     signature = inspect.signature(function)
     hints = annotations_of(function, name, scope)
     parameters = tuple(

@@ -99,7 +99,7 @@ def unread(t: Tensor) -> Tensor:
 
 
 def reduce_to(grad: Tensor, x: Tensor) -> Tensor:
-    """A gradient summed over the dimensions that x was broadcast along, in x's dtype: what x is owed.
+    """A gradient summed over the dimensions that x was broadcast along, in x's dtype: the gradient of x.
 
     >>> reduce_to(torch.ones(2, 3), torch.empty(3))
     tensor([2., 2., 2.])

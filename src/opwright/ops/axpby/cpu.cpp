@@ -9,7 +9,7 @@ Tensor axpby_cpu(const Tensor& x, const Tensor& y, double a, double b) {
     });
 }
 
-// What x is owed: a·grad, summed over the dimensions that x was broadcast along.
+// The gradient of x: a·grad, summed over the dimensions that x was broadcast along.
 static Tensor scaled(const Tensor& grad, const Tensor& x, double a) {
     return compute(grad, [&](auto zero) {
         using C = decltype(zero);

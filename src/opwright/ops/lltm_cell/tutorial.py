@@ -40,7 +40,7 @@ def _(
     return d_joined[:, hidden:], d.t() @ joined, d.sum(0), d_joined[:, :hidden], d_c
 
 
-lltm_cell_tensors.samples(lambda make: (s for s in lltm_cell._samples[0](make) if s[2] is not None))
+lltm_cell_tensors.samples(lambda make: (s for s in lltm_cell.spec.samples[0](make) if s[2] is not None))
 
 _FLOATS = (torch.float32, torch.float64)
 _ATEN = ow.Options(abi="aten")

@@ -22,8 +22,8 @@ class Source:
 def sources(op: Op[..., Any]) -> list[Source]:
     """The reference first, then its declared gradient, then the kernels of it and its rungs, each file once."""
     found = [Source("reference, Python", _text(op.reference))]
-    if op.has_declared_gradient:
-        found.append(Source("gradient, Python", _text(op._gradient)))
+    if op.spec.formula is not None:
+        found.append(Source("gradient, Python", _text(op.spec.formula.function)))
     seen: set[Path] = set()
     for rung in op.ladder:
         for kernel in rung.kernels:

@@ -33,7 +33,7 @@ def cases(subject: Subject) -> Iterator[Case]:
 def check(subject: Subject, case: Case) -> None:
     op = subject.op
     sample = subject.draw(Case(case.sample, case.dtype))
-    run = _under(subject, op._direct)
+    run = _under(subject, op.calls.direct)
     oracle = accepted(lambda: Oracle(run, sample, subject.seed))
     try:
         got = _under(subject, op)(copied(sample))

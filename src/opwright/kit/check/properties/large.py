@@ -95,7 +95,7 @@ def _check(subject: Subject, case: Case) -> None:
     if op.choose(op.signature.bind(sample.args, sample.kwargs))[0] is None:
         raise NotApplicable("the reference runs")
     try:
-        expected = accepted(lambda: results_of(op, op._direct, sample))
+        expected = accepted(lambda: results_of(op, op.calls.direct, sample))
         _poison(case.dtype, subject.device)
         got = attempt(op, sample)
         for i, (g, e) in enumerate(zip(got, expected, strict=True)):

@@ -61,7 +61,7 @@ def _wanted(subject: Subject, sample: Sample, mask: list[bool]) -> None:
     oracle = accepted(lambda: Oracle(reference_of(op), masked, subject.seed))
     with torch.no_grad():
         got = op(*masked.args, **masked.kwargs)
-        every = op._direct(*masked.args, **masked.kwargs)
+        every = op.calls.direct(*masked.args, **masked.kwargs)
     for i, (w, g, e) in enumerate(zip(mask, got, every, strict=True)):
         there = bool(tensors(g))
         if there and not w:

@@ -60,7 +60,7 @@ def check(subject: Subject, case: Case) -> None:
     try:
         out = over(op)
     except Exception as e:
-        accepted(lambda: over(op._direct))
+        accepted(lambda: over(op.calls.direct))
         raise Finding(f"vmap raised {type(e).__name__}: {first_line(e)}") from None
 
     def row(whole: Any, k: int) -> Results:
@@ -68,7 +68,7 @@ def check(subject: Subject, case: Case) -> None:
         return [None if s is None else next(rest)[k] for s in oracles[k].same]
 
     for k, oracle in enumerate(oracles):
-        oracle.judge(row(out, k), f"result of row {k}", lambda k=k: row(over(op._direct), k))  # type: ignore[misc]
+        oracle.judge(row(out, k), f"result of row {k}", lambda k=k: row(over(op.calls.direct), k))  # type: ignore[misc]
 
 
 def _row(t: Tensor, batched: bool) -> list[Tensor]:

@@ -1,0 +1,248 @@
+"""What an author says of an operator beside its reference: gradient, samples, kernels, measurements.
+
+Each declaration makes a new spec and binds it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast, overload
+
+from opwright.kit.derive import derive
+from opwright.kit.derive.roles import Role
+from opwright.kit.dispatch import fake
+from opwright.kit.dispatch.kernel import refuse_device, refuse_parameters
+from opwright.kit.spec.domain import Cost, Domain
+from opwright.kit.spec.extras import Extras, read_extras
+from opwright.kit.spec.measured import Sizes, Variant, read_family, refuse_taken
+from opwright.kit.spec.operator import Formula, KernelSpec, Spec
+from opwright.kit.spec.options import Options
+from opwright.kit.spec.samples import Maker
+
+if TYPE_CHECKING:
+    from opwright.kit.op import Op
+
+
+class Declarations:
+    """The decorators of an operator."""
+
+    spec: Spec
+    role: Role
+
+    def _become(self, spec: Spec) -> None:
+        """Take a new spec."""
+        raise NotImplementedError
+
+    def _save(self, extras: Extras) -> None:
+        """Take extra results, and a form that returns them."""
+        raise NotImplementedError
+
+    @overload
+    def gradient(self, function: Callable[..., Any], /) -> Callable[..., Any]: ...
+
+    @overload
+    def gradient(
+        self, /, *, needs: Mapping[str, Sequence[str]] | None = None, surrogate: bool = False
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+
+    def gradient(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        needs: Mapping[str, Sequence[str]] | None = None,
+        surrogate: bool = False,
+    ) -> Any:
+        """Declare the gradient by a formula. The names of its parameters say what it saves: `grad` (or
+        `grad_NAME` for each of several outputs) is what comes in, `result` (or an output's name) the result,
+        every other name a parameter of the operator; annotated `ow.Like`, only its shape, dtype and device.
+        It returns one gradient for each differentiable input. It is the gradient wherever the operator is
+        differentiated, with or without kernels, and is proved against the reference's own derivative.
+
+        A `surrogate` differs from that derivative on purpose (straight-through, reversal, clipping). Kernels of the
+        gradient are then proved against the formula, its derivative is the formula's, and forward mode, which
+        has no formula, raises.
+
+        `needs` says which of the tensors it saves the gradient of each input reads. A tensor that no wanted gradient
+        reads is then not kept; the formula gets one of the same shape, full of NaN.
+
+        >>> import torch, opwright as ow
+        >>> @ow.op
+        ... def half_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        ...     return x * y / 2
+        >>> @half_product.gradient(needs={"x": ["y"], "y": ["x"]})
+        ... def _(grad, x, y):
+        ...     return grad * y / 2, grad * x / 2
+        >>> half_product.backward.signature.schema("backward")
+        'backward(Tensor grad, Tensor x, Tensor y, *, bool[]? wanted=None) -> (Tensor grad_x, Tensor grad_y)'
+        """
+
+        def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+            formula = Formula(function, needs, surrogate)
+            found = self.role.gradient(self.spec, formula)
+            if isinstance(found, derive.Missing):
+                raise TypeError(found.reason)
+            self._become(replace(self.spec, formula=formula))
+            return function
+
+        return declare if function is None else declare(function)
+
+    def saving(self, *names: str, once: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Declare extra results: a second function of the same parameters that returns the outputs and, after them,
+        one tensor for each of `names`. It runs in the reference's place when a gradient will be wanted, and a
+        declared gradient takes the extras by name. They are caches: a second derivative is computed from the inputs,
+        which are kept for it, unless the operator is differentiable `once`.
+
+        `NAME_saving` is an operator like any other, with kernels of its own: `op.saving_form.kernel_file(…)`.
+
+        >>> import torch, opwright as ow
+        >>> @ow.op
+        ... def softsign(x: torch.Tensor) -> torch.Tensor:
+        ...     return x / (1 + x.abs())
+        >>> @softsign.saving("scale")
+        ... def _(x):
+        ...     scale = 1 / (1 + x.abs())
+        ...     return x * scale, scale
+        >>> @softsign.gradient
+        ... def _(grad, scale):
+        ...     return grad * scale * scale
+        >>> softsign.saving_form.schema
+        'softsign_saving(Tensor x) -> (Tensor, Tensor scale)'
+        """
+        spec, of_gradient = self.spec, self.role.is_gradient
+        read = read_extras(spec.name, spec.signature, names, once, spec.random, of_gradient)
+
+        def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+            self._save(read(function))
+            return function
+
+        return declare
+
+    def samples(self, function: Callable[[Maker], Iterable[Any]]) -> Callable[[Maker], Iterable[Any]]:
+        """Declare inputs it must be right on: a generator that takes `make` and yields its arguments, a dict of
+        keyword arguments last. `make(*shape)` gives a tensor of the dtype, device and layout under test."""
+        self._become(replace(self.spec, samples=(*self.spec.samples, function)))
+        return function
+
+    def rejects(self, function: Callable[[Maker], Iterable[Any]]) -> Callable[[Maker], Iterable[Any]]:
+        """Declare inputs it must reject: the exception's type, a part of its message, and the arguments."""
+        self._become(replace(self.spec, rejects=(*self.spec.rejects, function)))
+        return function
+
+    def cost(self, function: Callable[..., Cost]) -> Callable[..., Cost]:
+        """Declare what a call must do at least, as a function of its arguments that returns `ow.Cost`."""
+        self._become(replace(self.spec, cost=function))
+        return function
+
+    def fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare what its results look like: a function of its parameters that returns tensors of the right shape,
+        dtype and strides with anything in them. Compilers run it in the reference's place, so that a reference may
+        look at values, loop over steps or leave PyTorch. Sizes that depend on values come from
+        `torch.library.get_ctx().new_dynamic_size()`.
+
+        Its gradients then look like its inputs, unless `op.backward.fake` says otherwise; `op.saving_form.fake` is
+        for the form that saves. The check holds each against what the operator returns.
+
+        >>> import torch, opwright as ow
+        >>> @ow.op
+        ... def through_numpy(x: torch.Tensor) -> torch.Tensor:
+        ...     return torch.from_numpy(x.detach().numpy() ** 2)
+        >>> @through_numpy.fake
+        ... def _(x):
+        ...     return torch.empty_like(x)
+        >>> @through_numpy.gradient
+        ... def _(grad, x):
+        ...     return 2 * grad * x
+        >>> torch.compile(through_numpy, backend="aot_eager", fullgraph=True)(torch.tensor([3.0]))
+        tensor([9.])
+        """
+        fake.refuse_unfit(self.spec.name, self.spec.signature, function)
+        self._become(replace(self.spec, fake=function))
+        return function
+
+    def bench(
+        self,
+        name: str,
+        /,
+        *,
+        sizes: Sizes = (),
+        at: int | Mapping[str, int] | None = None,
+        compiled: bool = True,
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Declare calls to measure: a function of `make` and a size that returns the arguments, as a sample does.
+        `at` is the size that stands for them, the largest by default; both may be a dict by kind of device. Without
+        sizes it takes `make` alone. Not `compiled`: the reference is not measured under torch.compile, which would
+        take minutes for a long loop that it unrolls."""
+
+        def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+            known = self.spec.families
+            family = read_family(self.spec.name, known, name, function, sizes, at, compiled)
+            self._become(replace(self.spec, families=(*known, family)))
+            return function
+
+        return declare
+
+    def rival(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *,
+        prepare: Callable[..., Any] | None = None,
+        same: bool = True,
+    ) -> None:
+        """Name a function to be measured against: of the operator's arguments, or of what `prepare` makes of them
+        outside the timing. Not the `same` function: shown for scale, and not compared."""
+        self._add_variant(Variant(name, "rival", function, prepare, same))
+
+    def variant(self, name: str, function: Callable[..., Any], /) -> None:
+        """Name another way to compute the operator, to be measured beside its kernels."""
+        self._add_variant(Variant(name, "variant", function))
+
+    def _add_variant(self, variant: Variant) -> None:
+        refuse_taken(self.spec.name, self.spec.variants, variant.name)
+        self._become(replace(self.spec, variants=(*self.spec.variants, variant)))
+
+    def kernel(self, device: str, domain: Domain = Domain(), /) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Declare a kernel for a kind of device; within its domain it runs in the reference's place."""
+
+        domain.refuse_names(self.spec.name, self.spec.signature.names)
+        refuse_device(self.spec.name, device)
+
+        def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+            refuse_parameters(self.spec.name, self.spec.signature, function)
+            name = getattr(function, "__name__", "kernel")
+            self._add_kernel(KernelSpec(device, domain, name, function))
+            return function
+
+        return declare
+
+    def kernel_file(self, file: str, domain: Domain = Domain(), options: Options = Options()) -> None:
+        """Declare a kernel that a source file beside the operator's own binds with OPWRIGHT_KERNEL. It is built
+        when first needed. It is for CUDA when it is called `cuda`, or when it or one of its further sources is a
+        `.cu` file; else for the CPU."""
+        domain.refuse_names(self.spec.name, self.spec.signature.names)
+        folder = Path(inspect.getfile(inspect.unwrap(cast("Op[..., Any]", self).home.reference))).resolve().parent
+        on_gpu = Path(file).stem == "cuda" or any(f.endswith(".cu") for f in (file, *options.sources))
+        self._add_kernel(KernelSpec("cuda" if on_gpu else "cpu", domain, file, None, folder / file, options))
+
+    def kernel_files(
+        self, *files: str, domain: Domain = Domain(), backward: Domain | None = None, options: Options = Options()
+    ) -> None:
+        """Declare the kernels of several files, for the calls in `domain`. With the domain of its gradient, `backward`,
+        the files also hold the kernels of `op.backward`, and those of `op.saving_form` where it has one."""
+        if not files or not all(isinstance(file, str) for file in files):
+            got, name = ", ".join(map(repr, files)) or "nothing", self.spec.name
+            raise TypeError(f'{name}: name its files and then domain=…, such as kernel_files("cpu.cpp"), got {got}')
+        op = cast("Op[..., Any]", self)
+        for file in files:
+            self.kernel_file(file, domain, options)
+            if backward is not None:
+                if op.saving_form is not None:
+                    op.saving_form.kernel_file(file, domain, options)
+                op.backward.kernel_file(file, backward, options)
+
+    def _add_kernel(self, kernel: KernelSpec) -> None:
+        self._become(replace(self.spec, kernels=(*self.spec.kernels, kernel)))
