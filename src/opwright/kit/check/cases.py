@@ -176,7 +176,7 @@ class Subject:
         args = tuple(place(n, v) for n, v in zip(names, sample.args, strict=False))
         laid = Sample(args, {n: place(n, v) for n, v in sample.kwargs.items()})
         if not changed and case.layout != MIXED:
-            raise NotApplicable("no tensor of it can lie so")
+            raise NotApplicable("no tensor of it can have this layout")
         return laid
 
     # --- what is tried -----------------------------------------------------------------------------------------
@@ -266,8 +266,8 @@ def _distinct(sizes: dict[int, int]) -> dict[int, int]:
 
 def _source(op: Op[..., Any]) -> Op[..., Any]:
     """The operator whose samples an operator is tried on: itself, or the one below it that declares some."""
-    while not op.spec.samples and (op.parent or op.form_of) is not None:
-        op = op.parent or op.form_of or op
+    while not op.spec.samples and op.role.below is not None:
+        op = op.role.below
     if not op.spec.samples and op.name.endswith("_"):
         from opwright.kit.dispatch import registry
 

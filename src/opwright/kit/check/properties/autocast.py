@@ -19,7 +19,7 @@ PROPERTY = Property(turn=110)
 
 
 def skip(subject: Subject) -> str | None:
-    if subject.op.parent is not None and subject.op.home.autocast is not None:
+    if subject.op.is_gradient and subject.op.home.autocast is not None:
         return "its operator declares what is cast, and a gradient takes what came of that"
     return "it draws random numbers" if subject.op.random else None
 

@@ -23,7 +23,7 @@ PROPERTY = Property(turn=80)
 
 
 def skip(subject: Subject) -> str | None:
-    if subject.op.rung is not None:
+    if subject.op.is_gradient:
         return "a gradient is compiled together with its operator"
     return "it draws random numbers" if subject.op.random else None
 

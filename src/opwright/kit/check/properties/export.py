@@ -23,7 +23,7 @@ PROPERTY = Property(turn=90, once=True)
 def skip(subject: Subject) -> str | None:
     if subject.op.random:
         return "it draws random numbers"
-    return "a rung is exported as its operator is" if subject.op.rung is not None else None
+    return "a gradient is exported with its operator" if subject.op.is_gradient else None
 
 
 def cases(subject: Subject) -> Iterator[Case]:

@@ -28,7 +28,7 @@ def skip(subject: Subject) -> str | None:
         return "it draws random numbers"
     if op.form_of is not None:
         return "its operator's gradients are tried, which are recorded by this form"
-    if op.rung is not None and op.rung.extras is not None:
+    if op.role.takes_caches:
         return "it is not differentiated through its extra results; its operator's second derivatives are tried"
     if not op.signature.differentiable_inputs:
         return "no tensor of it is differentiable"
@@ -50,7 +50,7 @@ def cases(subject: Subject) -> Iterator[Case]:
         yield from (Case(s, d, MIXED, extra=rng.choice(derivatives.INCOMING)) for d in fast)
         for variant in ("zero", "one", "tail", *(["big"] if s < 2 or subject.thorough else [])):
             yield Case(s, rng.choice(fast), rng.choice((PLAIN, MIXED)), variant, rng.choice(derivatives.INCOMING))
-        if subject.op.parent is None:
+        if not subject.op.is_gradient:
             yield from (Case(s, d, extra=SECOND) for d in fast if d in (fast[0], torch.float64) or subject.thorough)
             yield Case(s, rng.choice(fast), MIXED, "tail", SECOND)
 

@@ -19,7 +19,7 @@ PROPERTY = Property(turn=70, once=True)
 
 
 def cases(subject: Subject) -> Iterator[Case]:
-    return subject.few(2 if subject.has_kernel and subject.op.parent is None else 1)
+    return subject.few(2 if subject.has_kernel and not subject.op.is_gradient else 1)
 
 
 def skip(subject: Subject) -> str | None:
@@ -36,7 +36,7 @@ def check(subject: Subject, case: Case) -> None:
     sample = rebuilt(subject.draw(case), dense)
     accepted(lambda: reference_of(op)(copied(sample)))
     values = op.signature.bind(sample.args, sample.kwargs)
-    if op.rung is None and op.has_rung:
+    if not op.is_gradient and op.has_rung:
         followed = [p for p in op.signature.parameters if not p.mutated]  # a leaf that is followed may not be written
         for t in (t for p in followed for t in tensors(values[p.name]) if has_gradient(t)):
             t.requires_grad_()

@@ -27,7 +27,7 @@ ROUNDS = 24
 
 
 def cases(subject: Subject) -> Iterator[Case]:
-    if subject.op.parent is None:
+    if not subject.op.is_gradient:
         for i in range(len(_declared(subject))):
             yield Case(0, torch.float32, extra=f"declared{i}")
     rounds = ROUNDS * (4 if subject.thorough else 1) if subject.has_kernel else ROUNDS // 4
@@ -85,7 +85,7 @@ def _answers_alike(subject: Subject, sample: Sample, what: str) -> None:
     op = subject.op
     if _endless(sample) and not _raises_early(subject, sample):
         raise NotApplicable("it would not end")
-    if op.parent is not None:
+    if op.is_gradient:
         # Autograd hands a rung what belongs together; of anything else it is only asked to survive.
         with contextlib.suppress(Exception):
             results_of(op, op, copied(sample))

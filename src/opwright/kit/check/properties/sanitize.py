@@ -29,7 +29,7 @@ def skip(subject: Subject) -> str | None:
 
 def cases(subject: Subject) -> Iterator[Case]:
     yield from (replace(case, extra="forward") for case in subject.cases() if case.dtype in subject.fast_dtypes)
-    if subject.op.parent is None and gradients.skip(subject) is None:
+    if not subject.op.is_gradient and gradients.skip(subject) is None:
         for s in range(subject.count):
             yield Case(s, subject.main, extra="gradients")
 

@@ -31,7 +31,7 @@ def skip(subject: Subject) -> str | None:
 
 
 def cases(subject: Subject) -> Iterator[Case]:
-    rung = subject.op.rung is not None
+    rung = subject.op.is_gradient
     for case in subject.few(6):
         if rung:
             count = len(subject.op.signature.outputs)
