@@ -81,7 +81,7 @@ def unroute(overload: str) -> None:
 def _spec(op: Op[..., Any], kernel: Kernel) -> list[int]:
     """A domain as numbers, in the order in which router.cpp reads them."""
     domain = kernel.domain
-    names = sorted({name for dims in domain.patterns.values() for d in dims for name in _names(d)})
+    names = sorted({name for pattern in domain.patterns.values() for d in pattern.dimensions for name in d.names})
     numbers = [len(domain.dtypes), int(domain.mixed), int(domain.broadcast), LAYOUTS.index(domain.layout), len(names)]
     numbers.append(len(op.signature.parameters))
     for p in op.signature.parameters:
@@ -90,21 +90,12 @@ def _spec(op: Op[..., Any], kernel: Kernel) -> list[int]:
             ranks = range(0, 2**62)
         ranks = ranks if isinstance(ranks, range) else range(ranks, ranks + 1)
         most = sys.maxsize if ranks.stop == 2**62 else ranks.stop - 1
-        dims = domain.patterns.get(p.name)
-        fixed = [d for d in dims or () if d != "..."]
+        pattern = domain.patterns.get(p.name)
         numbers += [int(p.name in domain.wide), len(domain.types.get(p.name, ()))]
         numbers += [int(p.kind.is_number), ranks.start, most]
-        numbers += [-1 if dims is None else len(fixed), int("..." in (dims or ()))]
-        for d in fixed:
-            stem, _, divisor = d.partition("%")
-            factor = stem.partition("*")[0] if "*" in stem else "1"
-            known = [names.index(name) for name in _names(d)]
-            value = int(stem) if stem.isdigit() else known[0] if known else -1
-            numbers += [int(stem.isdigit()), value, int(divisor or 1), int(factor), known[1] if len(known) > 1 else -1]
+        numbers += [len(pattern.dimensions), int(pattern.leading)] if pattern else [-1, 0]
+        for d in pattern.dimensions if pattern else ():
+            known = [names.index(name) for name in d.names] + [-1, -1]
+            value = known[0] if d.size is None else d.size
+            numbers += [int(d.size is not None), value, d.divisor, d.factor, known[1]]
     return numbers
-
-
-def _names(dim: str) -> list[str]:
-    """The sizes that a dimension of a pattern speaks of."""
-    stem = dim.partition("%")[0].rpartition("*")[2]
-    return [name for name in stem.split("+") if name not in ("...", "_") and not name.isdigit()]
