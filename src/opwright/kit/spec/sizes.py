@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -19,8 +18,7 @@ DIMENSION = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Dimension:
+class Dimension(NamedTuple):
     """One dimension of a pattern: a size; `factor` times a name; a sum of two names; or, with no name, anything."""
 
     text: str
@@ -39,8 +37,7 @@ class Dimension:
         return len(self.names) != 1 or bound.setdefault(self.names[0], whole) == whole
 
 
-@dataclass(frozen=True)
-class Pattern:
+class Pattern(NamedTuple):
     """The shape of one tensor: its last dimensions, and whether any others may lead them."""
 
     dimensions: tuple[Dimension, ...]
