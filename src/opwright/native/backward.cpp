@@ -43,8 +43,8 @@ bool watched() {
 std::vector<at::Tensor> Backward::run(Grads grads, Kept state, const std::vector<bool>& wanted,
                                       c10::function_ref<Shape(size_t)> shape_of) const {
     Stack stack = arrange(grads, std::move(state), wanted, shape_of);
-    const Operator& gradient =
-        recorded->gradient_reference && !watched() ? recorded->gradient_reference : recorded->gradient;
+    const auto& gradient =
+        recorded->gradient_reference && !watched() ? *recorded->gradient_reference : *recorded->gradient;
     gradient->callBoxed(&stack);
     return spread(stack, wanted);
 }

@@ -176,7 +176,7 @@ variable_list CallNode::apply(variable_list&& grads) {
     const auto asked = wanted();
     variable_list found = backward_.run(grads, unpack(), asked, [this](size_t i) { return shape_of(i); });
     check(found);
-    if (!recorded().once.empty() && at::GradMode::is_enabled()) refuse_twice(found);
+    if (recorded().once && at::GradMode::is_enabled()) refuse_twice(found);
     return found;
 }
 
@@ -185,9 +185,9 @@ variable_list CallNode::apply(variable_list&& grads) {
 void CallNode::refuse_twice(variable_list& grads) const {
     auto edges = next_edges();
 #if OPWRIGHT_INTRUSIVE_NODES
-    const auto error = c10::make_intrusive<torch::autograd::Error>(recorded().once, std::move(edges));
+    const auto error = c10::make_intrusive<torch::autograd::Error>(*recorded().once, std::move(edges));
 #else
-    const std::shared_ptr<torch::autograd::Error> error(new torch::autograd::Error(recorded().once, std::move(edges)),
+    const std::shared_ptr<torch::autograd::Error> error(new torch::autograd::Error(*recorded().once, std::move(edges)),
                                                         torch::autograd::deleteNode);
 #endif
     for (at::Tensor& grad : grads) {

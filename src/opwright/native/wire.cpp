@@ -1,3 +1,5 @@
+// Reads and describes the records of wire.h.
+
 #include "wire.h"
 
 #include <charconv>
@@ -95,10 +97,7 @@ struct Field<std::optional<T>> {
 template <>
 struct Field<Operator> {
     static std::string spell() { return "str"; }
-    static Operator read(Words& words) {
-        const std::string& name = words.next();
-        return name.empty() ? Operator() : find(name);
-    }
+    static Operator read(Words& words) { return find(words.next()); }
 };
 
 template <>

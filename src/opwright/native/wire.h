@@ -27,7 +27,7 @@ constexpr int version = 1;
     static constexpr const char* fields = #__VA_ARGS__; \
     auto tie() { return std::tie(__VA_ARGS__); }
 
-// An operator, `namespace::name.overload`; none where the name is empty.
+// An operator that Python names; nothing before it is read.
 using Operator = std::optional<c10::OperatorHandle>;
 
 struct Dtypes {
@@ -58,18 +58,18 @@ struct Recorded {
     std::string op;                      // the operator at whose keys autograd stands
     std::string name;                    // what messages call it
     std::vector<std::string> arguments;  // their names
-    Operator form;                     // what runs when a gradient will be wanted: the operator, or its form that saves
-    Operator reference;                // what PyTorch sees through
-    Operator gradient;                 // the gradient operator, where there is one
-    Operator gradient_reference;       // its reference, where it has no kernels
-    std::string missing;               // why there is no gradient operator
-    std::string once;                  // why its gradient cannot be differentiated; empty: it can
-    bool by_reference;                 // autograd records what the reference does
-    std::vector<size_t> followed;      // the arguments that have gradients
-    std::optional<size_t> written;     // the argument that is written to and stands for the output
-    std::vector<size_t> updated;       // those that are written to beside the outputs, and not followed
-    std::vector<bool> differentiable;  // for each output; the form may return extra results after them
-    std::vector<Source> sources;       // for each argument of the gradient operator
+    Operator form;                       // what runs when a gradient will be wanted: itself, or its form that saves
+    Operator reference;                  // what PyTorch sees through
+    std::optional<Operator> gradient;    // the gradient operator
+    std::optional<Operator> gradient_reference;  // its reference, where it has no kernels
+    std::string missing;                         // why there is no gradient operator
+    std::optional<std::string> once;             // why its gradient cannot be differentiated; nothing: it can
+    bool by_reference;                           // autograd records what the reference does
+    std::vector<size_t> followed;                // the arguments that have gradients
+    std::optional<size_t> written;               // the argument that is written to and stands for the output
+    std::vector<size_t> updated;                 // those that are written to beside the outputs, and not followed
+    std::vector<bool> differentiable;            // for each output; the form may return extra results after them
+    std::vector<Source> sources;                 // for each argument of the gradient operator
     OPWRIGHT_RECORD(Recorded, op, name, arguments, form, reference, gradient, gradient_reference, missing, once,
                     by_reference, followed, written, updated, differentiable, sources)
 };
@@ -130,7 +130,7 @@ struct Routing {
 template <class Record>
 Record read(const std::vector<std::string>& words);
 
-// The operator of this name, which must be there.
+// The operator of this name, `namespace::name.overload`, which must be there.
 c10::OperatorHandle find(const std::string& name);
 
 }  // namespace opwright

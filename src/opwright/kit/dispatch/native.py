@@ -52,9 +52,9 @@ def available() -> str | None:
         library = entry.to_load()
         with locks.loading:
             torch.ops.load_library(library)
+        describe = ctypes.CDLL(library).opwright_wire
     except (Unavailable, OSError) as e:
         return str(e)
-    describe = ctypes.CDLL(library).opwright_wire
     describe.restype = ctypes.c_char_p
     return wire.difference(describe().decode())
 

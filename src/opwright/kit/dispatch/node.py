@@ -90,17 +90,16 @@ def _recorded(entry: Entry) -> wire.Recorded:
     followed = op.signature.differentiable_inputs if ladder.signature.differentiable_outputs else ()
     mutated = [] if in_place else [p for p in op.signature.parameters if p.mutated and p not in followed]
     form = op.recorded_form if above is not None and not in_place else op
-    plain = above is not None and not above.opaque
     return wire.Recorded(
         op=entry.overload.name(),
         name=op.name,
         arguments=tuple(p.name for p in op.signature.parameters),
         form=form.overload.name(),
         reference=registry.define_reference(op).name(),
-        gradient=above.overload.name() if above is not None else "",
-        gradient_reference=registry.define_reference(above).name() if above is not None and plain else "",
-        missing="" if above is not None else f"{op.name}: {_missing(op)}",
-        once=(above.differentiable_once if above is not None else None) or "",
+        gradient=None if above is None else above.overload.name(),
+        gradient_reference=None if above is None or above.opaque else registry.define_reference(above).name(),
+        missing=f"{op.name}: {_missing(op)}" if above is None else "",
+        once=None if above is None else above.differentiable_once,
         by_reference=op.recorded_by_reference and not in_place,
         followed=tuple(i for i, p in enumerate(op.signature.parameters) if p in followed),
         written=0 if in_place else None,

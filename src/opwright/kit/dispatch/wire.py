@@ -5,6 +5,7 @@ native/wire.h has the same records. Both sides describe theirs, and a library th
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import torch
@@ -35,12 +36,12 @@ class Recorded(NamedTuple):
     op: str  # the operator at whose keys autograd stands
     name: str  # what messages call it
     arguments: tuple[str, ...]  # their names
-    form: str  # what runs when a gradient will be wanted: the operator, or its form that saves
+    form: str  # what runs when a gradient will be wanted: itself, or its form that saves
     reference: str  # what PyTorch sees through
-    gradient: str  # the gradient operator; empty: there is none
-    gradient_reference: str  # its reference, where it has no kernels
+    gradient: str | None  # the gradient operator
+    gradient_reference: str | None  # its reference, where it has no kernels
     missing: str  # why there is no gradient operator
-    once: str  # why its gradient cannot be differentiated; empty: it can
+    once: str | None  # why its gradient cannot be differentiated; None: it can
     by_reference: bool  # autograd records what the reference does
     followed: tuple[int, ...]  # the arguments that have gradients
     written: int | None  # the argument that is written to and stands for the output
@@ -102,13 +103,14 @@ class Routing(NamedTuple):
 
 
 RECORDS = (Source, Recorded, Argument, Dimension, Pattern, Route, Routing)
+_fields = cache(get_type_hints)
 
 
 def describe() -> str:
     """The records of this side: a line for each with its fields and their types, in order."""
     lines = [f"version {VERSION}"]
     for record in RECORDS:
-        fields = get_type_hints(record)
+        fields = _fields(record)
         lines.append(f"{record.__name__}: {', '.join(fields)}: {', '.join(map(_spell, fields.values()))}")
     return "\n".join(lines)
 
@@ -131,7 +133,7 @@ def words(record: tuple[Any, ...]) -> list[str]:
 
 def _words(kind: Any, value: Any) -> list[str]:
     if kind in RECORDS:
-        fields = zip(get_type_hints(kind).values(), value, strict=True)
+        fields = zip(_fields(kind).values(), value, strict=True)
         return [kind.__name__, *(word for field, each in fields for word in _words(field, each))]
     form, inner = _form(kind)
     if form:

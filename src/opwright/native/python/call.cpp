@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -94,7 +95,7 @@ bool push(const Argument& argument, PyObject* value, torch::jit::Stack& stack) {
     const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
     if (overflow != 0) return false;
     if (argument.kind == real) {
-        constexpr long long exact = 1LL << 53;
+        constexpr long long exact = 1LL << std::numeric_limits<double>::digits;
         if (number > exact || number < -exact) return false;
         stack.emplace_back(static_cast<double>(number));
     } else {
