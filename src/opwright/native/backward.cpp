@@ -33,7 +33,7 @@ at::Tensor like(const Shape& shape, bool declared) {
 // A list in an IValue belongs to everybody who copied the IValue.
 IValue own(const IValue& value) { return value.isList() ? value.deepcopy() : value; }
 
-// Whether a mode or a transform looks on, whose graph must hold the next rung under its own name.
+// Whether a mode or a transform looks on, whose graph must hold the gradient operator under its own name.
 bool watched() {
     return c10::impl::TorchDispatchModeTLS::any_modes_set() || at::functorch::functorchTLSAccessor() != nullptr;
 }
@@ -43,29 +43,30 @@ bool watched() {
 std::vector<at::Tensor> Backward::run(Grads grads, Kept state, const std::vector<bool>& wanted,
                                       c10::function_ref<Shape(size_t)> shape_of) const {
     Stack stack = arrange(grads, std::move(state), wanted, shape_of);
-    const auto& above = ladder->above_plain && !watched() ? ladder->above_plain : ladder->above;
-    above->callBoxed(&stack);
+    const auto& gradient =
+        recorded->gradient_reference && !watched() ? *recorded->gradient_reference : *recorded->gradient;
+    gradient->callBoxed(&stack);
     return spread(stack, wanted);
 }
 
 Stack Backward::arrange(Grads grads, Kept state, const std::vector<bool>& wanted,
                         c10::function_ref<Shape(size_t)> shape_of) const {
-    Stack stack(ladder->sources.size());
+    Stack stack(recorded->sources.size());
     place_kept(stack, std::move(state));
     for (size_t i = 0; i < stack.size(); ++i) {
-        const Source& source = ladder->sources[i];
-        if (source.kind == Source::gradient) stack[i] = gradient(source, grads, shape_of);
-        if (source.kind == Source::wanted) stack[i] = mask(wanted);
+        const Source& source = recorded->sources[i];
+        if (source.origin == Origin::gradient) stack[i] = gradient(source, grads, shape_of);
+        if (source.origin == Origin::wanted) stack[i] = mask(wanted);
     }
     return stack;
 }
 
 void Backward::place_kept(Stack& stack, Kept state) const {
     size_t place = 0, tensor = 0, shapes = 0, values = 0;
-    for (const auto kind : {Source::input, Source::output}) {
+    for (const Origin origin : {Origin::input, Origin::output}) {
         for (size_t i = 0; i < stack.size(); ++i) {
-            const Source& source = ladder->sources[i];
-            if (source.kind != kind) continue;
+            const Source& source = recorded->sources[i];
+            if (source.origin != origin) continue;
             const int32_t found = kept[place++];
             if (found == Place::one) stack[i] = std::move(state.tensors[tensor++]);
             if (found == Place::shape) stack[i] = like(state.shapes[shapes++], source.like);
@@ -81,13 +82,13 @@ void Backward::place_kept(Stack& stack, Kept state) const {
 
 IValue Backward::gradient(const Source& source, Grads grads, c10::function_ref<Shape(size_t)> shape_of) const {
     size_t start = 0;
-    for (size_t i = 0; i < source.index; ++i) start += count_of(results[i]);
+    for (size_t i = 0; i < source.position; ++i) start += count_of(results[i]);
     const auto present = [&](size_t at) {
         if (grads[at].defined()) return grads[at];
         const Shape shape = shape_of(at);
         return at::zeros_symint(shape.sizes, options_of(shape));
     };
-    const int32_t found = results[source.index];
+    const int32_t found = results[source.position];
     if (found < 0) {
         const bool absent = !grads[start].defined() && (source.optional || found == Place::none);
         return absent ? IValue() : IValue(present(start));
@@ -120,9 +121,9 @@ std::vector<at::Tensor> Backward::spread(const Stack& stack, const std::vector<b
         }
         const auto list = found.isNone() ? c10::ArrayRef<IValue>() : found.toListRef();
         const size_t count = count_of(edges[p]);
-        TORCH_CHECK_VALUE(list.empty() || list.size() == count, ladder->name, ": its gradient returned ",
+        TORCH_CHECK_VALUE(list.empty() || list.size() == count, recorded->name, ": its gradient returned ",
                           std::to_string(list.size()), " gradients for the ", std::to_string(count), " of ",
-                          ladder->names[ladder->followed[p]]);
+                          recorded->arguments[recorded->followed[p]]);
         for (size_t n = 0; n < count; ++n, ++edge) {
             if (wanted[edge] && !list.empty()) out[edge] = list[n].toTensor();
         }

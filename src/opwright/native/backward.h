@@ -1,4 +1,5 @@
-// A call of the next rung: its arguments from what was kept and what comes in, its results to where they belong.
+// A call of the gradient operator: its arguments from what was kept and what comes in, its results to where they
+// belong.
 
 #pragma once
 
@@ -7,7 +8,7 @@
 #include <c10/core/SymIntArrayRef.h>
 #include <c10/util/FunctionRef.h>
 
-#include "ladder.h"
+#include "wire.h"
 
 namespace opwright {
 
@@ -30,7 +31,7 @@ struct Kept {
 };
 
 struct Backward {
-    const Ladder* ladder;
+    const Recorded* recorded;
     Places edges;    // the tensors of each followed argument
     Places results;  // those of each output
     Places kept;     // what was kept for each source, inputs first

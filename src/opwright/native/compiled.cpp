@@ -43,7 +43,7 @@ struct Carried {
 }  // namespace
 
 void CallNode::compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const {
-    args.collect(reinterpret_cast<uint64_t>(&ladder()));  // a ladder is never freed, so that none takes its place
+    args.collect(reinterpret_cast<uint64_t>(&recorded()));  // never freed, so that no other takes its place
     for (const Places* places : {&backward_.edges, &backward_.results, &backward_.kept}) {
         args.collect(static_cast<uint64_t>(places->size()));
         for (const int32_t place : *places) args.collect(place);
@@ -62,7 +62,7 @@ void CallNode::compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) co
 
 variable_list CallNode::apply_with_saved(const variable_list& grads,
                                          torch::dynamo::autograd::SwapSavedVariables& swap) {
-    TORCH_CHECK_TYPE(ladder().above.has_value(), ladder().missing);
+    TORCH_CHECK_TYPE(recorded().gradient.has_value(), recorded().missing);
     const auto visit = [&](auto&& each) {
         for (auto& saved : saved_) each(saved);
         for (Shape& shape : shapes_) each(shape.sizes);

@@ -41,12 +41,12 @@ at::Tensor copy_of(const at::Tensor& t) {
 
 }  // namespace
 
-CallNode::Pointer CallNode::make(const Ladder& ladder) {
+CallNode::Pointer CallNode::make(const Recorded& recorded) {
 #if OPWRIGHT_INTRUSIVE_NODES
-    return c10::make_intrusive<CallNode>(ladder);
+    return c10::make_intrusive<CallNode>(recorded);
 #else
     // Deletes a long chain of nodes without recursion.
-    return Pointer(new CallNode(ladder), torch::autograd::deleteNode);
+    return Pointer(new CallNode(recorded), torch::autograd::deleteNode);
 #endif
 }
 
@@ -54,7 +54,7 @@ std::string CallNode::name() const {
     // As PyTorch names its own: axpby_ makes AxpbyBackward, a rung of it AxpbyBackwardBackward.
     std::string spelled;
     bool upper = true;
-    for (const char c : ladder().name) {
+    for (const char c : recorded().name) {
         if (c == '_') {
             upper = true;
             continue;
@@ -69,13 +69,13 @@ std::string CallNode::name() const {
 
 void CallNode::connect(c10::ArrayRef<IValue> arguments) {
     torch::autograd::edge_list edges;
-    edges.reserve(ladder().followed.size());
+    edges.reserve(recorded().followed.size());
     const auto add = [&](const at::Tensor& t, size_t place) {
         edges.push_back(t.defined() ? torch::autograd::impl::gradient_edge(t) : torch::autograd::Edge());
         if (edges.back().is_valid() && place < 64) requiring_ |= uint64_t{1} << place;
     };
-    for (size_t p = 0; p < ladder().followed.size(); ++p) {
-        const IValue& argument = arguments[ladder().followed[p]];
+    for (size_t p = 0; p < recorded().followed.size(); ++p) {
+        const IValue& argument = arguments[recorded().followed[p]];
         if (argument.isTensorList()) {
             const auto list = argument.toListRef();
             for (const IValue& t : list) add(t.toTensor(), p);
@@ -89,20 +89,20 @@ void CallNode::connect(c10::ArrayRef<IValue> arguments) {
 }
 
 void CallNode::keep_inputs(c10::ArrayRef<IValue> arguments) {
-    for (const Source& source : ladder().sources) {
-        if (source.kind != Source::input) continue;
+    for (const Source& source : recorded().sources) {
+        if (source.origin != Origin::input) continue;
         const bool readable = !source.like && (source.needs & requiring_) != 0;
-        const auto& updated = ladder().updated;
-        const bool written = static_cast<int64_t>(source.index) == ladder().written ||
-                             std::find(updated.begin(), updated.end(), source.index) != updated.end();
-        keep(arguments[source.index], false, readable, written, source.like);
+        const auto& updated = recorded().updated;
+        const bool written = recorded().written == source.position ||
+                             std::find(updated.begin(), updated.end(), source.position) != updated.end();
+        keep(arguments[source.position], false, readable, written, source.like);
     }
 }
 
 void CallNode::keep_outputs(c10::ArrayRef<IValue> outputs) {
-    for (const Source& source : ladder().sources) {
-        if (source.kind != Source::output) continue;
-        keep(outputs[source.index], true, (source.needs & requiring_) != 0, false, false);
+    for (const Source& source : recorded().sources) {
+        if (source.origin != Origin::output) continue;
+        keep(outputs[source.position], true, (source.needs & requiring_) != 0, false, false);
     }
 }
 
@@ -134,7 +134,7 @@ void CallNode::keep(const IValue& found, bool is_output, bool readable, bool wri
 void CallNode::keep_tensor(const at::Tensor& t, bool is_output, bool written) {
     // What was written over is gone; what autograd has is a view's new history, which must not own itself.
     const bool has_history = is_output && t.requires_grad();
-    saved_.emplace_back(written ? copy_of(t) : t, has_history, has_history && ladder().written >= 0 && t.is_view());
+    saved_.emplace_back(written ? copy_of(t) : t, has_history, has_history && recorded().written && t.is_view());
     is_output_.push_back(has_history);
 }
 
@@ -172,11 +172,11 @@ variable_list CallNode::apply(variable_list&& grads) {
     bool any = false;
     for (const at::Tensor& grad : grads) any = any || grad.defined();
     if (!any) return variable_list(num_outputs());
-    TORCH_CHECK_TYPE(ladder().above.has_value(), ladder().missing);
+    TORCH_CHECK_TYPE(recorded().gradient.has_value(), recorded().missing);
     const auto asked = wanted();
     variable_list found = backward_.run(grads, unpack(), asked, [this](size_t i) { return shape_of(i); });
     check(found);
-    if (!ladder().once.empty() && at::GradMode::is_enabled()) refuse_twice(found);
+    if (recorded().once && at::GradMode::is_enabled()) refuse_twice(found);
     return found;
 }
 
@@ -185,9 +185,9 @@ variable_list CallNode::apply(variable_list&& grads) {
 void CallNode::refuse_twice(variable_list& grads) const {
     auto edges = next_edges();
 #if OPWRIGHT_INTRUSIVE_NODES
-    const auto error = c10::make_intrusive<torch::autograd::Error>(ladder().once, std::move(edges));
+    const auto error = c10::make_intrusive<torch::autograd::Error>(*recorded().once, std::move(edges));
 #else
-    const std::shared_ptr<torch::autograd::Error> error(new torch::autograd::Error(ladder().once, std::move(edges)),
+    const std::shared_ptr<torch::autograd::Error> error(new torch::autograd::Error(*recorded().once, std::move(edges)),
                                                         torch::autograd::deleteNode);
 #endif
     for (at::Tensor& grad : grads) {
@@ -234,8 +234,8 @@ void CallNode::check(const variable_list& grads) const {
             edge += backward_.edges[place] < 0 ? 1 : backward_.edges[place];
             ++place;
         }
-        TORCH_CHECK_VALUE(false, ladder().name, ": its gradient returned shape ", spell(grads[i].sym_sizes()), " for ",
-                          ladder().names[ladder().followed[place]], " of shape ",
+        TORCH_CHECK_VALUE(false, recorded().name, ": its gradient returned shape ", spell(grads[i].sym_sizes()),
+                          " for ", recorded().arguments[recorded().followed[place]], " of shape ",
                           spell(metadata.shape_as_dim_vector()));
     }
 }

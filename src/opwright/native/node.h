@@ -24,13 +24,14 @@ class CallNode final : public torch::autograd::Node {
 #else
     using Pointer = std::shared_ptr<CallNode>;
 #endif
-    static Pointer make(const Ladder& ladder);
-    explicit CallNode(const Ladder& ladder) : backward_{&ladder, {}, {}, {}} {}
+    static Pointer make(const Recorded& recorded);
+    explicit CallNode(const Recorded& recorded) : backward_{&recorded, {}, {}, {}} {}
 
-    // Before the call: the edges to the tensors that are followed, and what the next rung takes of the arguments.
+    // Before the call: the edges to the tensors that are followed, and what the gradient operator takes of the
+    // arguments.
     void connect(c10::ArrayRef<c10::IValue> arguments);
     void keep_inputs(c10::ArrayRef<c10::IValue> arguments);
-    // After it: the outputs' history, and what the next rung takes of them.
+    // After it: the outputs' history, and what the gradient operator takes of them.
     void attach(const c10::IValue& output, bool differentiable);
     void attach_written(const at::Tensor& output);
     void keep_outputs(c10::ArrayRef<c10::IValue> outputs);
@@ -46,7 +47,7 @@ class CallNode final : public torch::autograd::Node {
                                    torch::dynamo::autograd::SwapSavedVariables& swap) override;
 
   private:
-    const Ladder& ladder() const { return *backward_.ladder; }
+    const Recorded& recorded() const { return *backward_.recorded; }
     void connect_tensor(const at::Tensor& t);
     void attach_tensor(const at::Tensor& t, bool differentiable);
     void keep(const c10::IValue& value, bool is_output, bool readable, bool written, bool like);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +27,8 @@ _binding = locks.renewed()
 
 DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "xla", "privateuseone")
 
-EXACT = 2**53
-"""The largest whole number up to which a double holds every one; router.cpp has it as well."""
-
-MOST_DIMENSIONS = 64
-"""What kernel.h and PyTorch's own loops take; the router refuses more as well."""
+EXACT = 2**sys.float_info.mant_dig
+"""The largest whole number up to which a double holds every one."""
 
 
 class Kernel:
@@ -59,8 +57,8 @@ class Kernel:
         if any(t.is_nested for t in found):
             return "a tensor is nested"
         if self.library is not None:
-            if any(t.dim() > MOST_DIMENSIONS for t in found):
-                return f"a tensor has more than {MOST_DIMENSIONS} dimensions"
+            if any(t.dim() > native.MOST_DIMENSIONS for t in found):
+                return f"a tensor has more than {native.MOST_DIMENSIONS} dimensions"
             first = self.domain.first_plain(values)
             whole = first is not None and not (first[1].is_floating_point() or first[1].is_complex())
             for p in op.signature.parameters:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-import sys
 import warnings
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,16 @@ import torch
 from opwright.kit import locks
 from opwright.kit.build import cache, compile, own
 from opwright.kit.build.trouble import Unavailable
-from opwright.kit.dispatch import registry
+from opwright.kit.dispatch import registry, wire
 
 if TYPE_CHECKING:
     from opwright.kit.dispatch.kernel import Kernel
     from opwright.kit.op import Op
+    from opwright.kit.spec.domain import Domain
+    from opwright.kit.spec.sizes import Dimension
 
-LAYOUTS = ("any", "contiguous", "channels_last")
+MOST_DIMENSIONS = 64
+"""What kernel.h and PyTorch's own loops take; no kernel that is built takes more."""
 
 
 def build(force: bool = False) -> None:
@@ -46,30 +49,29 @@ def available() -> str | None:
         entry = cache.look_up(cache.open_folder(), own.native().key)
         if entry is None:
             return "the C++ of opwright's own is not built (run `opwright build`)"
+        library = entry.to_load()
         with locks.loading:
-            torch.ops.load_library(entry.to_load())
+            torch.ops.load_library(library)
+        describe = ctypes.CDLL(library).opwright_wire
     except (Unavailable, OSError) as e:
         return str(e)
-    return None
+    describe.restype = ctypes.c_char_p
+    return wire.difference(describe().decode())
 
 
 def route(op: Op[..., Any], device: str, kernels: list[Kernel]) -> None:
     """Let C++ choose between these built kernels of one device; what they do not take comes back to Python."""
     if available() is not None or not kernels:
         return
-    name, device = op.overload.name(), device.upper()
     with locks.loading:
-        _install(op, name, device, kernels)
-
-
-def _install(op: Op[..., Any], name: str, device: str, kernels: list[Kernel]) -> None:
-    for kernel in kernels:
-        own = [kernel.domain.types.get(p.name, ()) for p in op.signature.parameters]
-        dtypes = (*kernel.domain.dtypes, *(dtype for types in own for dtype in types))
-        examples = [torch.empty(0, dtype=dtype) for dtype in dtypes]
-        torch.ops.opwright_native.add_route(name, device, kernel.overload.name(), examples, _spec(op, kernel))
-    ways = registry.define_unrouted(op).name(), registry.define_rejecting(op).name()
-    torch.ops.opwright_native.install(name, device, *ways)
+        routing = wire.Routing(
+            op=op.overload.name(),
+            device=device.upper(),
+            reference=registry.define_unrouted(op).name(),
+            rejecting=registry.define_rejecting(op).name(),
+            routes=tuple(_route(op, kernel) for kernel in kernels),
+        )
+        torch.ops.opwright_native.install(wire.words(routing))
 
 
 def unroute(overload: str) -> None:
@@ -78,33 +80,34 @@ def unroute(overload: str) -> None:
         torch.ops.opwright_native.unroute(overload)
 
 
-def _spec(op: Op[..., Any], kernel: Kernel) -> list[int]:
-    """A domain as numbers, in the order in which router.cpp reads them."""
-    domain = kernel.domain
-    names = sorted({name for dims in domain.patterns.values() for d in dims for name in _names(d)})
-    numbers = [len(domain.dtypes), int(domain.mixed), int(domain.broadcast), LAYOUTS.index(domain.layout), len(names)]
-    numbers.append(len(op.signature.parameters))
-    for p in op.signature.parameters:
-        ranks = domain.ranks.get(p.name)
-        if ranks is None:
-            ranks = range(0, 2**62)
-        ranks = ranks if isinstance(ranks, range) else range(ranks, ranks + 1)
-        most = sys.maxsize if ranks.stop == 2**62 else ranks.stop - 1
-        dims = domain.patterns.get(p.name)
-        fixed = [d for d in dims or () if d != "..."]
-        numbers += [int(p.name in domain.wide), len(domain.types.get(p.name, ()))]
-        numbers += [int(p.kind.is_number), ranks.start, most]
-        numbers += [-1 if dims is None else len(fixed), int("..." in (dims or ()))]
-        for d in fixed:
-            stem, _, divisor = d.partition("%")
-            factor = stem.partition("*")[0] if "*" in stem else "1"
-            known = [names.index(name) for name in _names(d)]
-            value = int(stem) if stem.isdigit() else known[0] if known else -1
-            numbers += [int(stem.isdigit()), value, int(divisor or 1), int(factor), known[1] if len(known) > 1 else -1]
-    return numbers
+def _route(op: Op[..., Any], kernel: Kernel) -> wire.Route:
+    """A kernel with its domain, as C++ is told of it."""
+    domain, parameters = kernel.domain, op.signature.parameters
+    names = sorted({name for pattern in domain.patterns.values() for d in pattern.dimensions for name in d.names})
+    return wire.Route(
+        kernel=kernel.overload.name(),
+        dtypes=domain.dtypes,
+        mixed=domain.mixed,
+        broadcast=domain.broadcast,
+        layout=domain.layout,
+        arguments=tuple(_argument(domain, p.name) for p in parameters),
+        required=tuple(i for i, p in enumerate(parameters) if p.kind.schema == "Tensor"),
+        numbers=tuple(i for i, p in enumerate(parameters) if p.kind.is_number),
+        names=len(names),
+        patterns=tuple(
+            wire.Pattern(i, pattern.leading, tuple(_dimension(d, names) for d in pattern.dimensions))
+            for i, p in enumerate(parameters)
+            if (pattern := domain.patterns.get(p.name))
+        ),
+    )
 
 
-def _names(dim: str) -> list[str]:
-    """The sizes that a dimension of a pattern speaks of."""
-    stem = dim.partition("%")[0].rpartition("*")[2]
-    return [name for name in stem.split("+") if name not in ("...", "_") and not name.isdigit()]
+def _argument(domain: Domain, name: str) -> wire.Argument:
+    ranks = domain.ranks.get(name, range(MOST_DIMENSIONS + 1))
+    least, most = (ranks.start, ranks.stop - 1) if isinstance(ranks, range) else (ranks, ranks)
+    return wire.Argument(name in domain.wide, domain.types.get(name, ()), least, min(most, MOST_DIMENSIONS))
+
+
+def _dimension(d: Dimension, names: list[str]) -> wire.Dimension:
+    name, plus, *_ = [*map(names.index, d.names), None, None]
+    return wire.Dimension(d.size, name, plus, d.factor, d.divisor)

@@ -12,7 +12,7 @@ import torch
 
 from opwright.kit import locks, private
 from opwright.kit.derive.derive import Missing
-from opwright.kit.dispatch import native, registry
+from opwright.kit.dispatch import native, registry, wire
 from opwright.kit.dispatch.untraced import untraced
 from opwright.kit.spec.schema import Signature
 
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     from opwright.kit.derive.derive import Rung
     from opwright.kit.dispatch.registry import Entry
     from opwright.kit.op import Op
-
-GRADIENT, INPUT, OUTPUT, WANTED = range(4)
-"""Where an argument of the next rung comes from, as ladder.h counts."""
-
-FOLLOWED, UPDATED = 1, 2
-"""What becomes of an argument: it has a gradient, or it is written to beside the outputs."""
 
 _lock = locks.settled(locks.NODE)
 _library: torch.library.Library | None = None
@@ -77,66 +71,65 @@ def _answer_questions() -> None:
 def _write(entry: Entry) -> None:
     while True:
         changes = entry.changes
-        read = _read(entry.op)
+        words = wire.words(_recorded(entry))
 
-        def write(read: tuple[Any, ...] = read) -> None:
-            torch.ops.opwright_native.record(entry.overload.name(), *read)
+        def write(words: list[str] = words) -> None:
+            torch.ops.opwright_native.record(words)
             entry.native = True
 
         if registry.if_unchanged(entry, changes, write):
             return
 
 
-def _read(op: Op[..., Any]) -> tuple[str, list[str], list[str], list[int]]:
-    """What C++ must know of an operator, as record.cpp reads it."""
+def _recorded(entry: Entry) -> wire.Recorded:
+    """What C++ must know of an operator."""
+    op = entry.op
     in_place = _writes_what_it_is_given(op)
     ladder = op.functional if in_place and op.functional is not None else op
-    numbers = [int(op.recorded_by_reference and not in_place), 0 if in_place else -1]
     above = ladder.backward if ladder.has_rung else None
-    outputs = op.signature.outputs
-    differentiable = bool(ladder.signature.differentiable_outputs)
-    followed = op.signature.differentiable_inputs if differentiable else ()
-    updated = () if in_place else [p for p in op.signature.parameters if p.mutated]
-    numbers += [FOLLOWED if p in followed else UPDATED if p in updated else 0 for p in op.signature.parameters]
-    numbers += [len(outputs), *(int(o.differentiable) for o in outputs)]
-    if above is None or above.rung is None:
-        numbers.append(0)
-    else:
-        numbers += _sources(above.rung, ladder.signature)
+    followed = op.signature.differentiable_inputs if ladder.signature.differentiable_outputs else ()
+    mutated = [] if in_place else [p for p in op.signature.parameters if p.mutated and p not in followed]
     form = op.recorded_form if above is not None and not in_place else op
-    plain = above is not None and not above.opaque
-    operators = [
-        form.overload.name(),
-        registry.define_reference(op).name(),
-        above.overload.name() if above is not None else "",
-        registry.define_reference(above).name() if above is not None and plain else "",
-        "" if above is not None else f"{op.name}: {_missing(op)}",
-        (above.differentiable_once if above is not None else None) or "",
-    ]
-    names = [p.name for p in op.signature.parameters]
-    return op.name, operators, names, numbers
+    return wire.Recorded(
+        op=entry.overload.name(),
+        name=op.name,
+        arguments=tuple(p.name for p in op.signature.parameters),
+        form=form.overload.name(),
+        reference=registry.define_reference(op).name(),
+        gradient=None if above is None else above.overload.name(),
+        gradient_reference=None if above is None or above.opaque else registry.define_reference(above).name(),
+        missing=f"{op.name}: {_missing(op)}" if above is None else "",
+        once=None if above is None else above.differentiable_once,
+        by_reference=op.recorded_by_reference and not in_place,
+        followed=tuple(i for i, p in enumerate(op.signature.parameters) if p in followed),
+        written=0 if in_place else None,
+        updated=tuple(i for i, p in enumerate(op.signature.parameters) if p in mutated),
+        differentiable=tuple(o.differentiable for o in op.signature.outputs),
+        sources=() if above is None or above.rung is None else _sources(above.rung, ladder.signature),
+    )
 
 
-def _sources(rung: Rung, below: Signature) -> list[int]:
-    """Where each argument of the rung comes from, as numbers in the order in which record.cpp reads them."""
+def _sources(rung: Rung, below: Signature) -> tuple[wire.Source, ...]:
+    """Where each argument of the gradient operator comes from."""
     places = {p.name: i for i, p in enumerate(below.parameters)}
     gradients = dict(zip(rung.grads, below.differentiable_outputs, strict=True))
     followed = below.differentiable_inputs[:63]  # beyond, everything is kept
-    numbers = [len(rung.signature.parameters)]
+    sources = []
     for p in rung.signature.parameters:
+        origin: wire.Origin
         if p.name in gradients:
-            kind, index = GRADIENT, gradients[p.name]
+            origin, position = "gradient", gradients[p.name]
         elif p.name == rung.wanted:
-            kind, index = WANTED, 0
+            origin, position = "wanted", 0
         elif p.name in rung.outputs:
-            kind, index = OUTPUT, rung.outputs[p.name]
+            origin, position = "output", rung.outputs[p.name]
         else:
-            kind, index = INPUT, places[p.name]
+            origin, position = "input", places[p.name]
         readers = _ALL
         if p.name in rung.needs:
             readers = sum(1 << i for i, f in enumerate(followed) if f.name in rung.needs[p.name])
-        numbers += [kind, index, int(p.kind.is_optional), int(p.like), readers]
-    return numbers
+        sources.append(wire.Source(origin, position, p.kind.is_optional, p.like, readers))
+    return tuple(sources)
 
 
 _ALL = 2**63 - 1

@@ -107,7 +107,7 @@ class _Node(torch.autograd.Function):
 
 
 def _refuse_arguments(op: Op[..., Any], values: dict[str, Any], outputs: tuple[Any, ...]) -> None:
-    """Raise for a kernel that returned an argument, as record.cpp does: it would get the history of a result."""
+    """Raise for a kernel that returned an argument, as autograd.cpp does: it would get the history of a result."""
     given = [t for value in values.values() for t in tensors(value)]
     if any(t is g for t in tensors(outputs[: len(op.signature.outputs)]) for g in given):
         raise TypeError(

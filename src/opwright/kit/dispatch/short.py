@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from opwright.kit.op import Op
 
 MODULE = "opwright_call"
-_CODES = {TENSOR.fast: 1, NUMBER.fast: 3, BASIC[float].fast: 4, BASIC[int].fast: 5, BASIC[bool].fast: 6}
-_TENSORS = 2
+_KINDS = {TENSOR: "tensor", NUMBER: "scalar", BASIC[float]: "real", BASIC[int]: "integer", BASIC[bool]: "boolean"}
+"""What call.cpp calls the kinds of arguments that take the short way, beside `tensors`; the others are `other`."""
 
 _module: Any = None
 _asked = False
@@ -68,19 +68,20 @@ def way(op: Op[..., Any]) -> Any:
     if _module is None or not op.opaque:
         return None
     name, _, overload = op.overload.name().partition(".")
-    kinds = tuple(part for p in op.signature.parameters for part in (_code(p.kind), p.kind.is_optional))
+    known = _module.kinds.split(", ")
+    kinds = tuple(part for p in op.signature.parameters for part in (known.index(_kind(p.kind)), p.kind.is_optional))
     names = [p.name for p in op.signature.parameters]
     returned = -1 if op.signature.returns_input is None else names.index(op.signature.returns_input)
     return _module.make(name, overload, kinds, returned, op.signature.container, op.signature.single, op._call)
 
 
-def _code(kind: Kind) -> int:
-    """What the short way may take an argument for, as call.cpp counts; 0: it always goes through Python."""
+def _kind(kind: Kind) -> str:
+    """What the short way may take an argument for, as call.cpp names it; `other` always goes through Python."""
     if kind.schema.startswith("Tensor["):
-        return _TENSORS
-    spelled = {f"{none}{fast}": code for fast, code in _CODES.items() for none in ("", "{v} is None or ")}
-    spelled |= {f"{{v}} is None or ({fast})": code for fast, code in _CODES.items()}
-    return 0 if kind.encode else spelled.get(kind.fast, 0)
+        return "tensors"
+    spelled = {f"{none}{k.fast}": name for k, name in _KINDS.items() for none in ("", "{v} is None or ")}
+    spelled |= {f"{{v}} is None or ({k.fast})": name for k, name in _KINDS.items()}
+    return "other" if kind.encode else spelled.get(kind.fast, "other")
 
 
 def _load(kind: type) -> None:
@@ -97,6 +98,8 @@ def _load(kind: type) -> None:
         with locks.loading:
             loaded = importlib.util.module_from_spec(spec)
             loader.exec_module(loaded)
+            if not {"other", "tensors", *_KINDS.values()} <= {*loaded.kinds.split(", ")}:
+                raise ImportError("call.cpp names the kinds of arguments otherwise; run `opwright build`")
             loaded.install(kind, vars(torch.compiler))
     except (Unavailable, OSError, ImportError):
         return  # doctor says why

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from opwright.kit.spec.require import broadcastable, spell
+from opwright.kit.spec.sizes import Pattern, misfit, parse
 from opwright.kit.spec.values import tensors
 
 Layout = Literal["any", "contiguous", "channels_last"]
@@ -59,14 +59,17 @@ class Domain:
     broadcast: bool = False
     """Whether it takes only tensors that broadcast together."""
     sizes: str = ""
-    patterns: dict[str, list[str]] = field(init=False, repr=False, compare=False)
+    patterns: Mapping[str, Pattern] = field(init=False, repr=False, compare=False)
     """`sizes`, read."""
 
     def __post_init__(self) -> None:
         for dtype in (*self.dtypes, *(d for own in self.types.values() for d in own)):
             if not isinstance(dtype, torch.dtype):
                 raise TypeError(f"Domain: a dtype must be one of torch's, such as torch.float32, got {dtype!r}")
-        object.__setattr__(self, "patterns", _parse(self.sizes))
+        for name, ranks in self.ranks.items():
+            if not isinstance(ranks, (int, range)) or (isinstance(ranks, range) and ranks.step != 1):
+                raise TypeError(f"Domain: the ranks of {name} must be a number or a range without a step, got {ranks!r}")
+        object.__setattr__(self, "patterns", parse(self.sizes))
 
     def refuses(self, arguments: Mapping[str, Any]) -> str | None:
         """Why the kernel does not take this call; None when it does."""
@@ -92,7 +95,7 @@ class Domain:
                 return f"{name} has {t.dim()} dimensions, the kernel takes {takes}"
         if self.broadcast and not broadcastable(*(t for _, t in named)):
             return "the tensors do not broadcast together"
-        return self._sizes_refuse(arguments)
+        return misfit(self.patterns, arguments)
 
     def first_plain(self, arguments: Mapping[str, Any]) -> tuple[str, Tensor] | None:
         """The first tensor whose dtype the others share, and its name."""
@@ -111,64 +114,6 @@ class Domain:
 
     def _shares(self, name: str, dtype: torch.dtype, others: torch.dtype) -> bool:
         return dtype == others or (name in self.wide and dtype == torch.float32 and others in HALVES)
-
-    def _sizes_refuse(self, arguments: Mapping[str, Any]) -> str | None:
-        bound: dict[str, int] = {}
-        sums: list[tuple[str, list[str], str, int]] = []  # for when all else is known
-        for name, dims in self.patterns.items():
-            t = arguments.get(name)
-            if not isinstance(t, Tensor):
-                continue
-            fixed = [d for d in dims if d != "..."]
-            exact = len(fixed) == len(dims)
-            known = dict(bound)
-            fits = t.dim() == len(fixed) if exact else t.dim() >= len(fixed)
-            sizes = list(zip(fixed, t.shape[t.dim() - len(fixed) :], strict=True)) if fits else []
-            fits = fits and all(_bind(d, s, bound) for d, s in sizes if "+" not in d)
-            sums += [(name, dims, d, s) for d, s in sizes if "+" in d]
-            if not fits:
-                using = ", ".join(f"{k} = {v}" for k, v in known.items() if k in re.split(r"\W+", " ".join(dims)))
-                return f"{name} has shape {spell(t.shape)}, which does not fit {name}[{', '.join(dims)}]" + (
-                    f" with {using}" if using else ""
-                )
-        for name, dims, d, size in sums:
-            first, _, second = d.partition("+")
-            if first not in bound or second not in bound or bound[first] + bound[second] != size:
-                using = ", ".join(f"{n} = {bound[n]}" for n in (first, second) if n in bound)
-                return f"{name} has size {size} where {name}[{', '.join(dims)}] asks for {d}" + f" with {using}" * bool(
-                    using
-                )
-        return None
-
-
-DIMENSION = re.compile(r"\.\.\.|\d+|_|([1-9]\d*\*)?[A-Za-z]\w*(%[1-9]\d*)?|_%[1-9]\d*|[A-Za-z]\w*\+[A-Za-z]\w*")
-
-
-def _parse(sizes: str) -> dict[str, list[str]]:
-    patterns: dict[str, list[str]] = {}
-    rest = re.sub(r"\s+", " ", sizes.replace(";", " ")).strip()
-    for match in re.finditer(r"(\w+)\[([^\]]*)\]", rest):
-        dims = [d.strip() for d in match[2].split(",") if d.strip()]
-        if "..." in dims[1:] or any(not DIMENSION.fullmatch(d) for d in dims):
-            raise ValueError(
-                f"sizes: cannot read {match[0]!r}; write for example x[..., k], weight[n, k%8], h[3*k, _] or y[k+n, 4]"
-            )
-        patterns[match[1]] = dims
-    left = re.sub(r"(\w+)\[([^\]]*)\]", "", rest).replace(",", "").strip()
-    if left:
-        raise ValueError(f"sizes: cannot read {left!r}; write for example x[..., k] weight[n, k]")
-    return patterns
-
-
-def _bind(dim: str, size: int, bound: dict[str, int]) -> bool:
-    if dim.isdigit():
-        return size == int(dim)
-    stem, _, divisor = dim.partition("%")
-    if divisor and size % int(divisor):
-        return False
-    factor, _, name = stem.rpartition("*")
-    times = int(factor or 1)
-    return name == "_" or (size % times == 0 and bound.setdefault(name, size // times) == size // times)
 
 
 def _has_layout(t: Tensor, layout: Layout) -> bool:

@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,11 @@ namespace {
 
 using c10::IValue;
 
-// What an argument may be for the short way, as kit/dispatch/short.py counts; anything else takes the long one.
-enum Kind : int64_t { other, tensor, tensors, scalar, real, integer, boolean };
+// What an argument may be for the short way; anything else takes the long one. Python counts them by their names.
+#define OPWRIGHT_KINDS other, tensor, tensors, scalar, real, integer, boolean
+#define OPWRIGHT_TEXT(...) #__VA_ARGS__
+#define OPWRIGHT_NAMES(...) OPWRIGHT_TEXT(__VA_ARGS__)
+enum Kind : int64_t { OPWRIGHT_KINDS };
 
 struct Argument {
     PyObject* name;  // interned, never freed
@@ -91,7 +95,7 @@ bool push(const Argument& argument, PyObject* value, torch::jit::Stack& stack) {
     const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
     if (overflow != 0) return false;
     if (argument.kind == real) {
-        constexpr long long exact = 1LL << 53;
+        constexpr long long exact = 1LL << std::numeric_limits<double>::digits;
         if (number > exact || number < -exact) return false;
         stack.emplace_back(static_cast<double>(number));
     } else {
@@ -230,6 +234,9 @@ PyObject* make(PyObject*, PyObject* args) {
         return nullptr;
     }
     const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+    const auto& schema = op.schema().arguments();
+    TORCH_CHECK_VALUE(PyTuple_GET_SIZE(kinds) == static_cast<Py_ssize_t>(2 * schema.size()), name, " takes ",
+                      schema.size(), " arguments, got kinds for ", PyTuple_GET_SIZE(kinds) / 2);
     auto* const call = PyObject_New(Call, call_type);
     if (call == nullptr) return nullptr;
     call->op = new c10::OperatorHandle(op);
@@ -239,7 +246,6 @@ PyObject* make(PyObject*, PyObject* args) {
     call->container = Py_NewRef(container);
     call->single = single != 0;
     call->slow = Py_NewRef(slow);
-    const auto& schema = op.schema().arguments();
     for (size_t i = 0; i < schema.size(); ++i) {
         const long code = PyLong_AsLong(PyTuple_GET_ITEM(kinds, static_cast<Py_ssize_t>(2 * i)));
         const bool optional = PyTuple_GET_ITEM(kinds, static_cast<Py_ssize_t>(2 * i + 1)) == Py_True;
@@ -275,5 +281,8 @@ PyMODINIT_FUNC PyInit_opwright_call() {
     slow_word = PyUnicode_InternFromString("_call");
     call_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
     if (call_type == nullptr) return nullptr;
-    return PyModule_Create(&module);
+    PyObject* const made = PyModule_Create(&module);
+    if (made == nullptr || PyModule_AddStringConstant(made, "kinds", OPWRIGHT_NAMES(OPWRIGHT_KINDS)) == 0) return made;
+    Py_DECREF(made);
+    return nullptr;
 }

@@ -1,5 +1,5 @@
 // Autograd for every operator: a boxed kernel at the autograd keys that runs the operator below them and, where a
-// gradient will be wanted, gives its outputs a node whose backward is the next rung of the operator's ladder.
+// gradient will be wanted, gives its outputs a node whose backward is the gradient operator.
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
@@ -23,22 +23,22 @@ using torch::jit::Stack;
 
 namespace {
 
-// The ladder behind an operator's name, which a new definition replaces. Null: Python has to be asked for it.
+// What stands behind an operator's name, which a new definition replaces. Null: Python has to be asked for it.
 struct Entry {
     std::string name;
-    std::atomic<const Ladder*> ladder{nullptr};
+    std::atomic<const Recorded*> recorded{nullptr};
 };
 
-// Asks Python for a ladder: it is written when it is first needed, and again after the operator has changed.
-const Ladder& ask(Entry& entry) {
+// Asks Python for it: it is written when it is first needed, and again after the operator has changed.
+const Recorded& ask(Entry& entry) {
     static const OperatorHandle python = find("opwright_native::ask");
     // No mode shall see the question.
     const c10::impl::ExcludeDispatchKeyGuard below(c10::python_ks | c10::functorch_transforms_ks);
     Stack stack{entry.name};
     python.callBoxed(&stack);
-    const Ladder* ladder = entry.ladder.load();
-    TORCH_INTERNAL_ASSERT(ladder != nullptr);
-    return *ladder;
+    const Recorded* recorded = entry.recorded.load();
+    TORCH_INTERNAL_ASSERT(recorded != nullptr);
+    return *recorded;
 }
 
 template <class F>
@@ -55,30 +55,31 @@ class Recorder final : public c10::OperatorKernel {
     explicit Recorder(Entry& entry) : entry_(entry) {}
 
     void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-        const Ladder* known = entry_.ladder.load(std::memory_order_acquire);
-        const Ladder& ladder = known != nullptr ? *known : ask(entry_);
-        const auto arguments = torch::jit::last(*stack, ladder.inputs);
+        const Recorded* known = entry_.recorded.load(std::memory_order_acquire);
+        const Recorded& recorded = known != nullptr ? *known : ask(entry_);
+        const auto arguments = torch::jit::last(*stack, recorded.arguments.size());
         meet(arguments);
         bool required = false, tangent = false;
-        bool by_reference = ladder.by_reference && !(ladder.above && c10::impl::TorchDispatchModeTLS::any_modes_set());
-        for (const size_t i : ladder.followed) {
+        bool by_reference =
+            recorded.by_reference && !(recorded.gradient && c10::impl::TorchDispatchModeTLS::any_modes_set());
+        for (const size_t i : recorded.followed) {
             for_tensors(arguments[i], [&](const at::Tensor& t) {
                 required = required || t.requires_grad();
                 tangent = tangent || t._fw_grad(/*level=*/0).defined();
             });
         }
-        for (const size_t i : ladder.updated) {
+        for (const size_t i : recorded.updated) {
             for_tensors(arguments[i], [&](const at::Tensor& t) { by_reference = by_reference || t.requires_grad(); });
         }
         if (tangent) {
-            ladder.reference.callBoxed(stack);
+            recorded.reference->callBoxed(stack);
         } else if (!at::GradMode::is_enabled() || !(required || by_reference)) {
             const at::AutoDispatchBelowAutograd guard;
             op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
         } else if (by_reference) {
-            ladder.reference.callBoxed(stack);
+            recorded.reference->callBoxed(stack);
         } else {
-            record(ladder, keys, stack);
+            record(recorded, keys, stack);
         }
     }
 
@@ -99,14 +100,14 @@ class Recorder final : public c10::OperatorKernel {
         python.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), &stack);  // whatever they are: only their types count
     }
 
-    static void record(const Ladder& ladder, DispatchKeySet keys, Stack* stack) {
-        const auto node = CallNode::make(ladder);
+    static void record(const Recorded& recorded, DispatchKeySet keys, Stack* stack) {
+        const auto node = CallNode::make(recorded);
         at::Tensor written;
         c10::SmallVector<at::Tensor, 8> given;  // held: the address of one that is gone may be a result's
         {
-            const auto arguments = torch::jit::last(*stack, ladder.inputs);
-            if (ladder.written >= 0) {
-                written = arguments[ladder.written].toTensor();
+            const auto arguments = torch::jit::last(*stack, recorded.arguments.size());
+            if (recorded.written) {
+                written = arguments[*recorded.written].toTensor();
                 torch::autograd::check_inplace(written, true);
             }
             node->connect(arguments);
@@ -117,22 +118,22 @@ class Recorder final : public c10::OperatorKernel {
         }
         {
             const at::AutoDispatchBelowAutograd guard;
-            ladder.form.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+            recorded.form->redispatchBoxed(keys & c10::after_autograd_keyset, stack);
         }
         if (written.defined()) {
             node->attach_written(written);
             node->keep_outputs({IValue(written)});
             return;
         }
-        const size_t returned = ladder.form.schema().returns().size();
+        const size_t returned = recorded.form->schema().returns().size();
         for (size_t i = stack->size() - returned; i < stack->size(); ++i) own((*stack)[i]);
         const auto outputs = torch::jit::last(*stack, returned);
-        for (size_t i = 0; i < ladder.outputs; ++i) {
-            for_tensors(outputs[i], [&](const at::Tensor& t) { refuse(ladder, given, t); });
-            node->attach(outputs[i], ladder.differentiable[i]);
+        for (size_t i = 0; i < recorded.differentiable.size(); ++i) {
+            for_tensors(outputs[i], [&](const at::Tensor& t) { refuse(recorded, given, t); });
+            node->attach(outputs[i], recorded.differentiable[i]);
         }
         node->keep_outputs(outputs);
-        torch::jit::drop(*stack, returned - ladder.outputs);
+        torch::jit::drop(*stack, returned - recorded.differentiable.size());
     }
 
     // A result may be a view of memory that only the operator has seen, and would be one of a base without a history.
@@ -153,9 +154,9 @@ class Recorder final : public c10::OperatorKernel {
     }
 
     // Its history would be set on the caller's own tensor.
-    static void refuse(const Ladder& ladder, c10::ArrayRef<at::Tensor> given, const at::Tensor& output) {
+    static void refuse(const Recorded& recorded, c10::ArrayRef<at::Tensor> given, const at::Tensor& output) {
         for (const at::Tensor& input : given) {
-            TORCH_CHECK_TYPE(!output.is_same(input), ladder.name,
+            TORCH_CHECK_TYPE(!output.is_same(input), recorded.name,
                              ": its kernel returned one of its arguments, and an operator's result is memory of its "
                              "own; return a copy");
         }
@@ -170,47 +171,18 @@ std::map<std::string, Entry>& entries() {
     return *known;
 }
 
-Ladder read_ladder(const std::string& name, const std::vector<std::string>& operators,
-                   const std::vector<std::string>& names, const std::vector<int64_t>& spec) {
-    Ladder ladder{name, find(operators.at(0)), find(operators.at(1)), {}, {}, operators.at(4)};
-    ladder.once = operators.at(5);
-    if (!operators.at(2).empty()) ladder.above = find(operators.at(2));
-    if (!operators.at(3).empty()) ladder.above_plain = find(operators.at(3));
-    Reader reader(spec);
-    ladder.by_reference = reader.flag();
-    ladder.inputs = names.size();
-    ladder.names = names;
-    ladder.written = reader.next();
-    for (size_t i = 0; i < ladder.inputs; ++i) {
-        const int64_t role = reader.next();
-        if (role == 1) ladder.followed.push_back(i);
-        if (role == 2) ladder.updated.push_back(i);
-    }
-    ladder.outputs = reader.next();
-    for (size_t i = 0; i < ladder.outputs; ++i) ladder.differentiable.push_back(reader.flag());
-    const int64_t count = reader.next();
-    for (int64_t i = 0; i < count; ++i) {
-        const auto kind = static_cast<Source::Kind>(reader.next());
-        const auto index = static_cast<size_t>(reader.next());
-        const bool optional = reader.flag();
-        const bool like = reader.flag();
-        ladder.sources.push_back({kind, index, optional, like, static_cast<uint64_t>(reader.next())});
-    }
-    return ladder;
-}
-
-// Puts a ladder behind an operator; the first time, the node goes to the operator's autograd keys.
-void record(const std::string& op, const std::string& name, const std::vector<std::string>& operators,
-            const std::vector<std::string>& names, const std::vector<int64_t>& spec) {
+// Puts what Python wrote of an operator behind it; the first time, the recorder goes to the operator's autograd keys.
+void record(const std::vector<std::string>& words) {
+    auto written = read<Recorded>(words);
     const std::lock_guard<std::mutex> lock(guard);
     // Never freed: nodes refer to them, and to define an operator again is rare.
-    static auto* const ladders = new std::deque<Ladder>();
-    ladders->push_back(read_ladder(name, operators, names, spec));
-    const auto [found, fresh] = entries().try_emplace(op);
+    static auto* const all = new std::deque<Recorded>();
+    const Recorded& recorded = all->emplace_back(std::move(written));
+    const auto [found, fresh] = entries().try_emplace(recorded.op);
     Entry& entry = found->second;
-    entry.ladder.store(&ladders->back(), std::memory_order_release);
+    entry.recorded.store(&recorded, std::memory_order_release);
     if (!fresh) return;
-    entry.name = op;
+    const std::string& op = entry.name = recorded.op;
     const auto colons = op.find("::");
     // Not the key of all of them: there Python stands, for processes without this library.
     auto* const library =
@@ -225,13 +197,11 @@ void record(const std::string& op, const std::string& name, const std::vector<st
 void forget(const std::string& op) {
     const std::lock_guard<std::mutex> lock(guard);
     const auto found = entries().find(op);
-    if (found != entries().end()) found->second.ladder.store(nullptr, std::memory_order_release);
+    if (found != entries().end()) found->second.recorded.store(nullptr, std::memory_order_release);
 }
 
 TORCH_LIBRARY_FRAGMENT(opwright_native, m) {
-    m.def("record(str op, str name, str[] operators, str[] names, int[] spec) -> ()",
-          [](std::string op, std::string name, std::vector<std::string> operators, std::vector<std::string> names,
-             std::vector<int64_t> spec) { record(op, name, operators, names, spec); });
+    m.def("record(str[] recorded) -> ()", [](std::vector<std::string> words) { record(words); });
     m.def("forget(str op) -> ()", [](std::string op) { forget(op); });
     m.def("ask(str op) -> ()");
     m.def("meet(str op, Tensor[] given) -> ()");
