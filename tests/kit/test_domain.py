@@ -173,6 +173,8 @@ def test_sizes_may_be_multiples_and_sums() -> None:
 def test_a_dtype_is_no_string() -> None:
     with pytest.raises(TypeError, match=r"a dtype must be one of torch's, such as torch\.float32, got 'float32'"):
         ow.Domain(dtypes=("float32",))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"the ranks of x must be a number or a range without a step"):
+        ow.Domain(ranks={"x": range(1, 6, 2)})  # which C++ would not count
 
 
 def test_a_domain_that_names_no_tensor_of_the_operator_is_refused() -> None:

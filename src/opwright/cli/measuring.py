@@ -48,7 +48,8 @@ def bench(
         Path | None, typer.Option(help="The file that keeps results, or its folder; by default benchmarks/results.")
     ] = None,
     compare: Annotated[
-        Path | None, typer.Option(metavar="BASE", help="Say what got slower or hungrier since this results file.")
+        Path | None,
+        typer.Option(metavar="BASE", help="Say what got slower or uses more memory since this results file."),
     ] = None,
 ) -> None:
     """Measure operators: verified, then timed in turns with the eager and the compiled reference and their rivals."""
@@ -152,7 +153,7 @@ def _gate(asked: Asked, base: stored.Results, file: Path, json_file: str | None,
         console.print(text, style="red", highlight=False, markup=False, soft_wrap=True)
     if worse or gone:
         raise typer.Exit(1)
-    console.print(f"nothing got slower or hungrier in {len(measured)} cases", highlight=False)
+    console.print(f"nothing got slower or uses more memory in {len(measured)} cases", highlight=False)
 
 
 def _refuse_namesakes(operators: Sequence[ow.Op[..., Any]], found: stored.Results, file: Path) -> None:

@@ -33,7 +33,7 @@ at::Tensor like(const Shape& shape, bool declared) {
 // A list in an IValue belongs to everybody who copied the IValue.
 IValue own(const IValue& value) { return value.isList() ? value.deepcopy() : value; }
 
-// Whether a mode or a transform looks on, whose graph must hold the gradient operator under its own name.
+// Whether a mode or a transform is active, whose graph must hold the gradient operator under its own name.
 bool watched() {
     return c10::impl::TorchDispatchModeTLS::any_modes_set() || at::functorch::functorchTLSAccessor() != nullptr;
 }
@@ -68,12 +68,12 @@ void Backward::place_kept(Stack& stack, Kept state) const {
             const Source& source = recorded->sources[i];
             if (source.origin != origin) continue;
             const int32_t found = kept[place++];
-            if (found == Place::one) stack[i] = std::move(state.tensors[tensor++]);
-            if (found == Place::shape) stack[i] = like(state.shapes[shapes++], source.like);
-            if (found == Place::value) stack[i] = own(state.values[values++]);
-            if (found < 0 && found > Place::shapes) continue;
+            if (found == Slot::one) stack[i] = std::move(state.tensors[tensor++]);
+            if (found == Slot::shape) stack[i] = like(state.shapes[shapes++], source.like);
+            if (found == Slot::value) stack[i] = own(state.values[values++]);
+            if (found < 0 && found > Slot::shapes) continue;
             c10::List<at::Tensor> list;
-            for (int32_t n = Place::shapes; n > found; --n) list.push_back(like(state.shapes[shapes++], true));
+            for (int32_t n = Slot::shapes; n > found; --n) list.push_back(like(state.shapes[shapes++], true));
             for (int32_t n = 0; n < found; ++n) list.push_back(std::move(state.tensors[tensor++]));
             stack[i] = std::move(list);
         }
@@ -90,7 +90,7 @@ IValue Backward::gradient(const Source& source, Grads grads, c10::function_ref<S
     };
     const int32_t found = results[source.position];
     if (found < 0) {
-        const bool absent = !grads[start].defined() && (source.optional || found == Place::none);
+        const bool absent = !grads[start].defined() && (source.optional || found == Slot::none);
         return absent ? IValue() : IValue(present(start));
     }
     c10::List<at::Tensor> list;

@@ -20,8 +20,8 @@ struct Shape {
 };
 
 // What stands in one place of a call: a list of so many tensors, or one of these; `shapes - n`: a list of n shapes.
-enum Place : int32_t { one = -1, none = -2, shape = -3, value = -4, shapes = -5 };
-using Places = c10::SmallVector<int32_t, 6>;
+enum Slot : int32_t { one = -1, none = -2, shape = -3, value = -4, shapes = -5 };
+using Slots = c10::SmallVector<int32_t, 6>;
 
 // What a node kept, unpacked. In each vector, what came from inputs stands before what came from outputs.
 struct Kept {
@@ -32,9 +32,9 @@ struct Kept {
 
 struct Backward {
     const Recorded* recorded;
-    Places edges;    // the tensors of each followed argument
-    Places results;  // those of each output
-    Places kept;     // what was kept for each source, inputs first
+    Slots edges;    // the tensors of each followed argument
+    Slots results;  // those of each output
+    Slots kept;     // what was kept for each source, inputs first
 
     using Grads = c10::ArrayRef<at::Tensor>;
 

@@ -44,9 +44,9 @@ struct Carried {
 
 void CallNode::compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const {
     args.collect(reinterpret_cast<uint64_t>(&recorded()));  // never freed, so that no other takes its place
-    for (const Places* places : {&backward_.edges, &backward_.results, &backward_.kept}) {
-        args.collect(static_cast<uint64_t>(places->size()));
-        for (const int32_t place : *places) args.collect(place);
+    for (const Slots* slots : {&backward_.edges, &backward_.results, &backward_.kept}) {
+        args.collect(static_cast<uint64_t>(slots->size()));
+        for (const int32_t place : *slots) args.collect(place);
     }
     for (size_t i = 0; i < saved_.size(); ++i) args.collect(saved_[i], is_output_[i]);
     for (const Shape& shape : shapes_) {

@@ -82,7 +82,7 @@ void CallNode::connect(c10::ArrayRef<IValue> arguments) {
             backward_.edges.push_back(static_cast<int32_t>(list.size()));
         } else {
             add(argument.isTensor() ? argument.toTensor() : at::Tensor(), p);
-            backward_.edges.push_back(Place::one);
+            backward_.edges.push_back(Slot::one);
         }
     }
     set_next_edges(std::move(edges));
@@ -107,11 +107,11 @@ void CallNode::keep_outputs(c10::ArrayRef<IValue> outputs) {
 }
 
 void CallNode::keep(const IValue& found, bool is_output, bool readable, bool written, bool like) {
-    Places& kept = backward_.kept;
+    Slots& kept = backward_.kept;
     if (found.isTensorList() && like) {
         const auto list = found.toListRef();
         for (const IValue& t : list) shapes_.push_back(shape_of_tensor(t.toTensor()));
-        kept.push_back(Place::shapes - static_cast<int32_t>(list.size()));
+        kept.push_back(Slot::shapes - static_cast<int32_t>(list.size()));
     } else if (found.isTensorList()) {
         const auto list = found.toListRef();
         for (const IValue& t : list) keep_tensor(t.toTensor(), is_output, written);
@@ -122,12 +122,12 @@ void CallNode::keep(const IValue& found, bool is_output, bool readable, bool wri
         } else {
             shapes_.push_back(shape_of_tensor(found.toTensor()));
         }
-        kept.push_back(readable ? Place::one : Place::shape);
+        kept.push_back(readable ? Slot::one : Slot::shape);
     } else if (found.isNone() || found.isTensor()) {
-        kept.push_back(Place::none);
+        kept.push_back(Slot::none);
     } else {
         values_.push_back(found);
-        kept.push_back(Place::value);
+        kept.push_back(Slot::value);
     }
 }
 
@@ -146,7 +146,7 @@ void CallNode::attach(const IValue& output, bool differentiable) {
     } else {
         const bool present = output.isTensor() && output.toTensor().defined();
         attach_tensor(present ? output.toTensor() : at::Tensor(), differentiable);
-        backward_.results.push_back(present ? Place::one : Place::none);
+        backward_.results.push_back(present ? Slot::one : Slot::none);
     }
 }
 
@@ -163,7 +163,7 @@ void CallNode::attach_tensor(const at::Tensor& t, bool differentiable) {
 
 void CallNode::attach_written(const at::Tensor& output) {
     torch::autograd::rebase_history(output, getptr());
-    backward_.results.push_back(Place::one);
+    backward_.results.push_back(Slot::one);
 }
 
 // --- backward --------------------------------------------------------------------------------------------------------

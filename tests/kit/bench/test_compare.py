@@ -1,4 +1,4 @@
-"""What got slower or hungrier, and what is but noise."""
+"""What got slower or uses more memory, and what is but noise."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(threads)
 template <class T, int N, class F, class O, class... I>
 __global__ void __launch_bounds__(32 * tile_rows)
     map_tiled(__grid_constant__ const Tiles<N> tiles, F function, O out, I... in) {
-    const Place<N> place(tiles, tile_width<T>);
+    const TilePosition<N> place(tiles, tile_width<T>);
     (in.stage(place), ...);
     __syncthreads();
 #pragma unroll

@@ -54,13 +54,13 @@ struct Nest {
     void run_buffered(int64_t begin, int64_t end) const;
 };
 
-// A place in the nest: the index, and where each operand is.
-struct Place {
+// A position in the nest: the index, and where each operand is.
+struct Cursor {
     const Nest& nest;
     char* at[max_operands];
     int64_t index[max_dim];
 
-    Place(const Nest& nest, int64_t position) : nest(nest) {
+    Cursor(const Nest& nest, int64_t position) : nest(nest) {
         for (int i = 0; i < nest.operands; ++i) at[i] = nest.operand[i].data;
         for (int k = 0; k < nest.dim; ++k) {
             index[k] = k + 1 < nest.dim ? position % nest.size[k] : position;
@@ -156,13 +156,13 @@ struct Nest::Buffers {
     }
 
     // The next n elements, which lie in one row when the nest goes by rows.
-    void step(const Place& place, int64_t n) {
+    void step(const Cursor& cursor, int64_t n) {
         for (int i = 0; i < nest.operands; ++i) {
             if (nest.operand[i].in_place) {
-                block[i] = place.at[i];
+                block[i] = cursor.at[i];
             } else if (i > 0 && !nest.operand[i].constant) {
                 block[i] = numbers[i];
-                place.stretches(i, n, [&](const char* from, int64_t done, int64_t count, int64_t rows) {
+                cursor.stretches(i, n, [&](const char* from, int64_t done, int64_t count, int64_t rows) {
                     load(i, from, nest.stride[0][i], done, count, nest.stride[1][i], rows);
                 });
             }
@@ -170,16 +170,16 @@ struct Nest::Buffers {
         if (nest.operand[0].in_place) return nest.body(nest.function, block, n);
         block[0] = numbers[0];
         nest.body(nest.function, block, n);
-        place.stretches(0, n, [&](char* to, int64_t done, int64_t count, int64_t rows) {
+        cursor.stretches(0, n, [&](char* to, int64_t done, int64_t count, int64_t rows) {
             store(to, nest.stride[0][0], done, count, nest.stride[1][0], rows);
         });
     }
 
     // A number of whole rows, in panels as wide as the buffers.
-    void panels(const Place& place, int64_t rows) {
+    void panels(const Cursor& cursor, int64_t rows) {
         for (int64_t from = 0; from < nest.size[0]; from += panel_width) {
             const int64_t n = std::min(panel_width, nest.size[0] - from);
-            const auto address = [&](int i) { return place.at[i] + from * nest.stride[0][i]; };
+            const auto address = [&](int i) { return cursor.at[i] + from * nest.stride[0][i]; };
             for (int i = 1; i < nest.operands; ++i) {
                 if (!nest.operand[i].transposed) continue;
                 transpose(elements[i], panel_width, address(i), nest.stride[0][i], nest.operand[i].bytes, rows, n);
@@ -290,44 +290,44 @@ OPWRIGHT_NOINLINE void Nest::classify() {
 // The elements from begin to end, counted in the order of the nest.
 OPWRIGHT_NOINLINE void Nest::run(int64_t begin, int64_t end) const {
     if (buffered) return run_buffered(begin, end);
-    Place place(*this, begin);
+    Cursor cursor(*this, begin);
     for (int64_t left = end - begin; left > 0;) {
         int64_t n = left;
-        if (by_row && place.index[0] == 0 && left >= size[0]) {
-            const int64_t rows = std::min(left / size[0], size[1] - place.index[1]);
+        if (by_row && cursor.index[0] == 0 && left >= size[0]) {
+            const int64_t rows = std::min(left / size[0], size[1] - cursor.index[1]);
             char* at[max_operands];
-            std::copy_n(place.at, operands, at);
+            std::copy_n(cursor.at, operands, at);
             for (int64_t r = 0; r < rows; ++r) {
                 body(function, at, size[0]);
                 for (int i = 0; i < operands; ++i) at[i] += stride[1][i];
             }
             n = rows * size[0];
         } else {
-            if (by_row) n = std::min(n, size[0] - place.index[0]);
-            body(function, place.at, n);
+            if (by_row) n = std::min(n, size[0] - cursor.index[0]);
+            body(function, cursor.at, n);
         }
         left -= n;
-        if (left > 0) place.advance(n);
+        if (left > 0) cursor.advance(n);
     }
 }
 
 OPWRIGHT_NOINLINE void Nest::run_buffered(int64_t begin, int64_t end) const {
     Buffers buffers(*this, std::min(block, end - begin));
-    Place place(*this, begin);
+    Cursor cursor(*this, begin);
     // As many rows as a buffer holds, which are about as many as a cache line has elements.
     const int64_t panel_rows = block / panel_width;
     for (int64_t left = end - begin; left > 0;) {
         int64_t n = std::min(left, block);
-        if (by_row) n = std::min(n, size[0] - place.index[0]);
-        const int64_t rows = transposed ? std::min({panel_rows, size[1] - place.index[1], left / size[0]}) : 0;
-        if (rows > 1 && place.index[0] == 0) {
-            buffers.panels(place, rows);
+        if (by_row) n = std::min(n, size[0] - cursor.index[0]);
+        const int64_t rows = transposed ? std::min({panel_rows, size[1] - cursor.index[1], left / size[0]}) : 0;
+        if (rows > 1 && cursor.index[0] == 0) {
+            buffers.panels(cursor, rows);
             n = rows * size[0];
         } else {
-            buffers.step(place, n);
+            buffers.step(cursor, n);
         }
         left -= n;
-        if (left > 0) place.advance(n);
+        if (left > 0) cursor.advance(n);
     }
 }
 

@@ -45,12 +45,12 @@ extern __shared__ char shared_memory[];
 
 // Where a block works: the tile's place in every operand.
 template <int N>
-struct Place {
+struct TilePosition {
     const Tiles<N>& tiles;
     uint32_t begin[2];
     uint32_t at[N];
 
-    __device__ Place(const Tiles<N>& tiles, int width) : tiles(tiles) {
+    __device__ TilePosition(const Tiles<N>& tiles, int width) : tiles(tiles) {
         const uint32_t row = tiles.count[0].divide(blockIdx.x), rest = tiles.count[1].divide(row);
         begin[0] = (blockIdx.x - row * tiles.count[0].by) * width;
         begin[1] = (row - rest * tiles.count[1].by) * width;
@@ -99,7 +99,7 @@ struct In {
     }
     // Reads a tile along this input's own fast dimension, if it is one that goes through shared memory.
     template <int N>
-    __device__ void stage(const Place<N>& place) const {
+    __device__ void stage(const TilePosition<N>& place) const {
         if (!(place.tiles.staged >> slot & 1)) return;
         T* const tile = place.template buffer<T>(slot);
         constexpr int width = tile_width<T>;
@@ -113,7 +113,7 @@ struct In {
         }
     }
     template <int N>
-    __device__ Compute<T> in_tile(const Place<N>& place, uint32_t a, uint32_t b) const {
+    __device__ Compute<T> in_tile(const TilePosition<N>& place, uint32_t a, uint32_t b) const {
         const bool staged = place.tiles.staged >> slot & 1;
         return static_cast<Compute<T>>(staged ? place.template buffer<T>(slot)[a * tile_pitch<T> + b]
                                               : data[place.offset(slot, a, b)]);
@@ -151,9 +151,9 @@ struct Fixed {
         return {value};
     }
     template <int N>
-    __device__ void stage(const Place<N>&) const {}
+    __device__ void stage(const TilePosition<N>&) const {}
     template <int N>
-    __device__ C in_tile(const Place<N>&, uint32_t, uint32_t) const {
+    __device__ C in_tile(const TilePosition<N>&, uint32_t, uint32_t) const {
         return value;
     }
 };

@@ -1,4 +1,4 @@
-"""What got slower or hungrier since a stored result, beyond the noise."""
+"""What got slower or uses more memory since a stored result, beyond the noise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Case = tuple[str, str, str, str]
 
 TOLERANCE = 0.15
 """A median that moved by less is not spoken of: processes differ by that much on the same code."""
-ROOM = 4096
+SLACK = 4096
 """Bytes that memory may grow by: small tensors are padded as it pleases the allocator."""
 TIMES = {"forward_speedup": "forward", "forward_backward_speedup": "forward + backward"}
 WEIGHTS = {
@@ -82,7 +82,7 @@ def compare(
                 if text:
                     say(row, field, f"{name} {text}")
         for field, name in WEIGHTS.items():
-            if was.get(field) is not None and row.get(field, 0) > was[field] * 1.05 + ROOM:
+            if was.get(field) is not None and row.get(field, 0) > was[field] * 1.05 + SLACK:
                 say(row, field, f"{name} {spell_bytes(was[field])} → {spell_bytes(row[field])}")
     return found
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
-from opwright.kit.check.guard import Guard, Place
+from opwright.kit.check.guard import Guard, BadWrite
 from opwright.kit.check.properties.determinism import differs
 from opwright.kit.check.report import Finding
 from opwright.kit.spec.samples import Sample
@@ -109,7 +109,7 @@ def _unchanged(mutated: bool, name: str, t: Tensor, before: Tensor) -> None:
         raise Finding(f"it writes between the elements of its argument {name}")
 
 
-def _about(spot: Place, given: list[tuple[str, Tensor]], results: Results) -> str:
+def _about(spot: BadWrite, given: list[tuple[str, Tensor]], results: Results) -> str:
     whose = "memory that it allocated"
     for name, t in given:
         if t.untyped_storage().data_ptr() == spot.address:

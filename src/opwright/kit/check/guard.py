@@ -15,7 +15,8 @@ from opwright.kit.build import cache, compile, own
 from opwright.kit.build.library import forbidden, libraries
 from opwright.kit.build.trouble import BuildError, Unavailable
 
-ROOM = 64
+MOST = 64
+"""Writes of one call that are reported."""
 
 
 class NoGuard(Exception):
@@ -23,7 +24,7 @@ class NoGuard(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class BadWrite:
     """A byte of a tensor's memory, or near it: the tensor's address and size, and the byte's offset."""
 
     address: int
@@ -61,16 +62,16 @@ class Guard:
         """Let PyTorch's own allocator serve again."""
         raise NotImplementedError
 
-    def outside(self) -> list[Place]:
+    def outside(self) -> list[BadWrite]:
         """Where somebody wrote outside of a tensor since it was last asked."""
-        return self._places("opwright_guard_outside")
+        return self._writes("opwright_guard_outside")
 
-    def _places(self, name: str) -> list[Place]:
+    def _writes(self, name: str) -> list[BadWrite]:
         function = getattr(self.library, name)
         function.argtypes, function.restype = [ctypes.POINTER(ctypes.c_int64), ctypes.c_int64], ctypes.c_int64
-        room = (ctypes.c_int64 * (3 * ROOM))()
-        count = int(function(room, ROOM))
-        return [Place(*room[3 * i : 3 * i + 3]) for i in range(count)]
+        room = (ctypes.c_int64 * (3 * MOST))()
+        count = int(function(room, MOST))
+        return [BadWrite(*room[3 * i : 3 * i + 3]) for i in range(count)]
 
 
 class CpuGuard(Guard):
@@ -85,9 +86,9 @@ class CpuGuard(Guard):
     def _stop(self) -> None:
         self.library.opwright_guard_stop()
 
-    def twice(self) -> list[Place]:
+    def twice(self) -> list[BadWrite]:
         """Where two chunks of one parallel loop wrote since it was last asked."""
-        return self._places("opwright_guard_twice")
+        return self._writes("opwright_guard_twice")
 
     @property
     def live(self) -> int:
@@ -111,7 +112,7 @@ class CudaGuard(Guard):
     def _stop(self) -> None:
         pass
 
-    def outside(self) -> list[Place]:
+    def outside(self) -> list[BadWrite]:
         torch.cuda.synchronize()
         return super().outside()
 

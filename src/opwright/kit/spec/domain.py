@@ -68,7 +68,9 @@ class Domain:
                 raise TypeError(f"Domain: a dtype must be one of torch's, such as torch.float32, got {dtype!r}")
         for name, ranks in self.ranks.items():
             if not isinstance(ranks, (int, range)) or (isinstance(ranks, range) and ranks.step != 1):
-                raise TypeError(f"Domain: the ranks of {name} must be a number or a range without a step, got {ranks!r}")
+                raise TypeError(
+                    f"Domain: the ranks of {name} must be a number or a range without a step, got {ranks!r}"
+                )
         object.__setattr__(self, "patterns", parse(self.sizes))
 
     def refuses(self, arguments: Mapping[str, Any]) -> str | None:

@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "places.h"
+#include "writes.h"
 
 namespace {
 
@@ -48,8 +48,8 @@ std::mutex guard;
 std::map<void*, Block> blocks;
 std::map<void*, Writes> writes;
 Writes on_stack;
-std::vector<Place> outside;
-std::vector<Place> twice;
+std::vector<BadWrite> outside;
+std::vector<BadWrite> twice;
 uint8_t inside_byte = 0xff;
 uint8_t around_byte = 0xff;
 uint64_t next_number = 1;
@@ -62,11 +62,11 @@ void examine(void* data, const Block& block) {
         // The nearest byte first, on either side.
         const int64_t end = static_cast<int64_t>(block.size);
         if (user[block.size + i] != block.around) {
-            outside.push_back(place(data, block.size, end + static_cast<int64_t>(i)));
+            outside.push_back(bad_write(data, block.size, end + static_cast<int64_t>(i)));
             return;
         }
         if (user[-1 - static_cast<int64_t>(i)] != block.around) {
-            outside.push_back(place(data, block.size, -1 - static_cast<int64_t>(i)));
+            outside.push_back(bad_write(data, block.size, -1 - static_cast<int64_t>(i)));
             return;
         }
     }
@@ -94,7 +94,7 @@ void compare(Writes& w, const uint8_t* now, void* block, size_t size, int64_t ch
     for (size_t i = 0; i < size; ++i) {
         if (now[i] == w.before[i]) continue;
         if (w.owner[i] >= 0 && w.owner[i] != chunk && !told) {
-            twice.push_back(place(block, size, static_cast<int64_t>(i)));
+            twice.push_back(bad_write(block, size, static_cast<int64_t>(i)));
             told = true;
         }
         w.owner[i] = static_cast<int32_t>(chunk);
@@ -173,7 +173,7 @@ OPWRIGHT_API int64_t opwright_guard_outside(int64_t* found, int64_t room) {
     return hand_over(outside, found, room);
 }
 
-// The places that two chunks of one parallel loop wrote to, likewise.
+// The writes that two chunks of one parallel loop wrote to, likewise.
 OPWRIGHT_API int64_t opwright_guard_twice(int64_t* found, int64_t room) {
     const std::lock_guard<std::mutex> lock(guard);
     return hand_over(twice, found, room);

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "places.h"
+#include "writes.h"
 
 namespace {
 
@@ -16,7 +16,7 @@ constexpr size_t band = 512;  // and with it PyTorch's alignment
 
 std::mutex guard;
 std::map<char*, size_t> live;
-std::vector<Place> outside;
+std::vector<BadWrite> outside;
 uint8_t fill_with = 0, surround_with = 0;
 
 // The first byte of a band that is not as it was; -1 when all are. What surrounds it is read off its far end.
@@ -33,8 +33,8 @@ int64_t look(const char* from, bool before) {
 
 void examine(char* address, size_t size) {
     const int64_t before = look(address - band, true), after = look(address + size, false);
-    if (before >= 0) outside.push_back(place(address, size, before - static_cast<int64_t>(band)));
-    if (after >= 0) outside.push_back(place(address, size, static_cast<int64_t>(size) + after));
+    if (before >= 0) outside.push_back(bad_write(address, size, before - static_cast<int64_t>(band)));
+    if (after >= 0) outside.push_back(bad_write(address, size, static_cast<int64_t>(size) + after));
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ from opwright.kit.truth.tolerance import eps
 PROPERTY = Property(turn=230, device="cuda", once=True)
 
 MANY = 2**31 + 9
-ROOM = 8
+COPIES = 8
 """Times the elements of the largest argument: what kernel, reference and comparison take."""
 CHUNK = 2**26
 NEAR = 64
@@ -88,8 +88,10 @@ def turn() -> Iterator[None]:
 
 def _check(subject: Subject, case: Case) -> None:
     free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    if free < ROOM * MANY * case.dtype.itemsize:
-        raise NotApplicable(f"it takes {ROOM * MANY * case.dtype.itemsize >> 30} GiB of memory, {free >> 30} are free")
+    if free < COPIES * MANY * case.dtype.itemsize:
+        raise NotApplicable(
+            f"it takes {COPIES * MANY * case.dtype.itemsize >> 30} GiB of memory, {free >> 30} are free"
+        )
     op = subject.op
     sample = _stretched(subject, case)
     if op.choose(op.signature.bind(sample.args, sample.kwargs))[0] is None:

@@ -61,7 +61,7 @@ def _rejects(subject: Subject, reject: Reject) -> None:
         if not isinstance(e, reject.error):
             raise Finding(f"it raised {type(e).__name__} where {wanted} is declared: {first_line(e)}") from None
         if reject.message not in str(e):
-            raise Finding(f"it raised another message than {wanted}: {first_line(e)}") from None
+            raise Finding(f"its message differs from the declared {wanted}: {first_line(e)}") from None
         return
     raise Finding(f"it accepts what it must reject: {wanted} is declared")
 
