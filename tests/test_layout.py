@@ -29,8 +29,9 @@ FLOORS["dispatch"] = [*GROUND, "derive", "build"]
 FLOORS["op"] = [*FLOORS["dispatch"], "dispatch"]  # Op itself, and what makes and finds operators
 OPERATORS = {"op", "ladder", "define", "load"}
 ABOVE = [*FLOORS["op"], "op"]
+FLOORS["workers"] = ABOVE
 FLOORS |= dict.fromkeys(("explain", "pages", "scaffold", "doctor"), ABOVE)
-FLOORS |= {"check": ABOVE, "bench": [*ABOVE, "explain"]}
+FLOORS |= {"check": [*ABOVE, "workers"], "bench": [*ABOVE, "workers", "explain"]}
 
 
 def part_of(name: str) -> str:
