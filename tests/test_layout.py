@@ -30,8 +30,9 @@ FLOORS["dispatch"] = [*GROUND, "derive", "build"]
 FLOORS["op"] = [*FLOORS["dispatch"], "dispatch"]  # Op itself, and what makes and finds operators
 OPERATORS = {"op", "declare", "define", "load"}
 ABOVE = [*FLOORS["op"], "op"]
+FLOORS["workers"] = ABOVE
 FLOORS |= dict.fromkeys(("explain", "pages", "scaffold", "doctor"), ABOVE)
-FLOORS |= {"check": [*ABOVE, "truth"], "bench": [*ABOVE, "truth", "explain"]}
+FLOORS |= {"check": [*ABOVE, "truth", "workers"], "bench": [*ABOVE, "truth", "workers", "explain"]}
 
 
 def part_of(name: str) -> str:

@@ -21,7 +21,18 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "tests" / "versions.json"
-PACKAGES = ("hypothesis", "mypy", "ninja", "numpy", "pytest", "pytest-timeout", "pytest-xdist", "rich", "typer")
+PACKAGES = (
+    "cloudpickle",
+    "hypothesis",
+    "mypy",
+    "ninja",
+    "numpy",
+    "pytest",
+    "pytest-timeout",
+    "pytest-xdist",
+    "rich",
+    "typer",
+)
 TESTS = ("tests/kit/test_*.py", "tests/kit/build", "tests/nn", "tests/ops", "tests/tensors")
 
 

@@ -31,11 +31,11 @@ class Declarations:
     spec: Spec
     role: Role
 
-    def _become(self, spec: Spec) -> None:
+    def become(self, spec: Spec) -> None:
         """Take a new spec."""
         raise NotImplementedError
 
-    def _save(self, extras: Extras) -> None:
+    def save(self, extras: Extras) -> None:
         """Take extra results, and a form that returns them."""
         raise NotImplementedError
 
@@ -84,7 +84,7 @@ class Declarations:
             found = self.role.gradient(self.spec, formula)
             if isinstance(found, derive.Missing):
                 raise TypeError(found.reason)
-            self._become(replace(self.spec, formula=formula))
+            self.become(replace(self.spec, formula=formula))
             return function
 
         return declare if function is None else declare(function)
@@ -115,7 +115,7 @@ class Declarations:
         read = read_extras(spec.name, spec.signature, names, once, spec.random, of_gradient)
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-            self._save(read(function))
+            self.save(read(function))
             return function
 
         return declare
@@ -123,17 +123,17 @@ class Declarations:
     def samples(self, function: Callable[[Maker], Iterable[Any]]) -> Callable[[Maker], Iterable[Any]]:
         """Declare inputs it must be right on: a generator that takes `make` and yields its arguments, a dict of
         keyword arguments last. `make(*shape)` gives a tensor of the dtype, device and layout under test."""
-        self._become(replace(self.spec, samples=(*self.spec.samples, function)))
+        self.become(replace(self.spec, samples=(*self.spec.samples, function)))
         return function
 
     def rejects(self, function: Callable[[Maker], Iterable[Any]]) -> Callable[[Maker], Iterable[Any]]:
         """Declare inputs it must reject: the exception's type, a part of its message, and the arguments."""
-        self._become(replace(self.spec, rejects=(*self.spec.rejects, function)))
+        self.become(replace(self.spec, rejects=(*self.spec.rejects, function)))
         return function
 
     def cost(self, function: Callable[..., Cost]) -> Callable[..., Cost]:
         """Declare what a call must do at least, as a function of its arguments that returns `ow.Cost`."""
-        self._become(replace(self.spec, cost=function))
+        self.become(replace(self.spec, cost=function))
         return function
 
     def fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,7 +159,7 @@ class Declarations:
         tensor([9.])
         """
         fake.refuse_unfit(self.spec.name, self.spec.signature, function)
-        self._become(replace(self.spec, fake=function))
+        self.become(replace(self.spec, fake=function))
         return function
 
     def bench(
@@ -179,7 +179,7 @@ class Declarations:
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
             known = self.spec.families
             family = read_family(self.spec.name, known, name, function, sizes, at, compiled)
-            self._become(replace(self.spec, families=(*known, family)))
+            self.become(replace(self.spec, families=(*known, family)))
             return function
 
         return declare
@@ -203,7 +203,7 @@ class Declarations:
 
     def _add_variant(self, variant: Variant) -> None:
         refuse_taken(self.spec.name, self.spec.variants, variant.name)
-        self._become(replace(self.spec, variants=(*self.spec.variants, variant)))
+        self.become(replace(self.spec, variants=(*self.spec.variants, variant)))
 
     def kernel(self, device: str, domain: Domain = Domain(), /) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declare a kernel for a kind of device; within its domain it runs in the reference's place."""
@@ -245,4 +245,4 @@ class Declarations:
                 op.backward.kernel_file(file, backward, options)
 
     def _add_kernel(self, kernel: KernelSpec) -> None:
-        self._become(replace(self.spec, kernels=(*self.spec.kernels, kernel)))
+        self.become(replace(self.spec, kernels=(*self.spec.kernels, kernel)))

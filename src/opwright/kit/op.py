@@ -142,7 +142,8 @@ class Op(Declarations, Operator, Generic[P, R]):
         """A hash of its definition, the same in every process."""
         return digest(*self.definition)
 
-    def _become(self, spec: Spec) -> None:
+    def become(self, spec: Spec) -> None:
+        """Take a new spec of the same reference: what followed from the old one is dropped, and the new one bound."""
         before, self.spec = self.spec, spec
         shapes_follow = self.role.below is None  # its gradient looks like its inputs
         if not spec.differentiates_like(before) or (shapes_follow and spec.fake is not before.fake):
@@ -152,9 +153,10 @@ class Op(Declarations, Operator, Generic[P, R]):
         if not spec.runs_like(before):
             bind.bind(self)
 
-    def _save(self, extras: Extras) -> None:
+    def save(self, extras: Extras) -> None:
+        """Take extra results, and make the form that returns them."""
         self.saving_form = Op(forms.saving(self.spec, extras), SavingForm(self))
-        self._become(replace(self.spec, extras=extras))
+        self.become(replace(self.spec, extras=extras))
 
     # --- what it is to others ----------------------------------------------------------------------------------
 

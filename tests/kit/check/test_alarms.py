@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from opwright.kit.check import process
+from opwright.kit.workers import worker
 
 
 @ow.op
@@ -30,7 +30,7 @@ def _(make: ow.Maker) -> Iterator[Tensor]:
 
 
 def test_a_reference_that_reduces_first_is_not_fed_what_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "PATIENCE", 20.0)
+    monkeypatch.setattr(worker, "PATIENCE", 20.0)
 
     report = ow.check(alarm_centre, only=["rejects"])
     assert report.passed, report

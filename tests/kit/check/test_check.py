@@ -185,7 +185,9 @@ def test_an_operator_of_a_script_travels_as_source(tmp_path: Path) -> None:
     assert 'ow.check(wrong, only=["forward"], case="wrong:' in said
 
 
-def test_an_operator_inside_a_function_is_checked_in_place() -> None:
+def test_an_operator_inside_a_function_is_checked_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+
     @ow.op
     def inside(x: Tensor) -> Tensor:
         return x * 2

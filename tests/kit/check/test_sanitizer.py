@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import opwright as ow
-from opwright.kit.check.cases import Subject
+from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.properties import sanitizer
 from opwright.kit.check.report import Finding
 
@@ -70,6 +71,22 @@ def test_no_program_is_left_behind(tool: Path, monkeypatch: pytest.MonkeyPatch) 
     while any(map(alive, started)) and time.monotonic() < until:
         time.sleep(0.01)
     assert not [pid for pid in started if alive(pid)]
+
+
+PASSES_ON = f"""#!{sys.executable}
+import os, sys
+print("========= COMPUTE-SANITIZER", flush=True)
+os.execv(sys.executable, sys.argv[sys.argv.index(sys.executable):])
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what it says without a GPU")
+def test_the_program_under_a_tool_runs_the_cases_and_its_error_is_told(tool: Path) -> None:
+    (tool / "compute-sanitizer").write_text(PASSES_ON)
+    with pytest.raises(
+        Finding, match=r"^initcheck: the program under it ended early and said: \w+Error: .*(CUDA|NVIDIA)"
+    ):
+        sanitizer.check(Subject(ow.cube, "cpu", 0), Case(0, torch.float32, extra="initcheck"))
 
 
 def test_what_compute_sanitizer_says_of_pytorchs_own_kernels_is_left_out() -> None:

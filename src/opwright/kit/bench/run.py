@@ -5,19 +5,12 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
-import json
 import os
-import queue
 import signal
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
@@ -27,6 +20,8 @@ from opwright.kit.bench.measure import blank
 from opwright.kit.bench.results import Results
 from opwright.kit.op import Op
 from opwright.kit.spec.measured import Variant
+from opwright.kit.workers.travel import Stranded, ticket
+from opwright.kit.workers.worker import Died, Worker, spawning
 
 STARTING = 300.0
 """Seconds more that a worker has until its first case: it may have kernels to build."""
@@ -93,80 +88,19 @@ class Job:
     without: dict[str, list[str]] = field(default_factory=dict)
 
 
-class Gone(Exception):
-    """A worker ended before its job did."""
-
-
-class Worker:
-    """A process at work on one job."""
-
-    def __init__(self, job: dict[str, Any], log: IO[bytes]) -> None:
-        source = str(Path(__file__).resolve().parents[3])
-        path = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "opwright.kit.bench.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            start_new_session=True,  # a Ctrl-C is ours to handle
-            # Inductor's own pool of processes takes longer to start than these kernels to compile.
-            env={"TORCHINDUCTOR_COMPILE_THREADS": "1", **os.environ, "PYTHONPATH": path},
-        )
-        self.events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        threading.Thread(target=self._listen, daemon=True).start()
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps(job) + "\n")
-            self.process.stdin.flush()
-
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        with contextlib.suppress(ValueError):
-            for line in self.process.stdout:
-                self.events.put(json.loads(line))
-        self.events.put(None)
-
-    def next(self, seconds: float) -> dict[str, Any] | None:
-        """The next event; None when the worker is done."""
-        try:
-            event = self.events.get(timeout=max(seconds, 0.01))
-        except queue.Empty:
-            raise TimeoutError from None
-        if event is None:
-            code = self.process.wait()
-            if code:
-                raise Gone(f"signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"exit status {code}")
-        return event
-
-    def end(self) -> None:
-        """End it and what it started (compilers)."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-
-@contextlib.contextmanager
-def working(job: dict[str, Any]) -> Iterator[tuple[Worker, Callable[[], str]]]:
-    """A worker, and what it last wrote to its stderr."""
-    with tempfile.TemporaryFile() as log:
-        worker = Worker(job, log)
-
-        def said() -> str:
-            log.seek(0)
-            lines = [x.strip() for x in log.read().decode(errors="replace").splitlines() if x.strip()]
-            return next((x for x in reversed(lines) if not x.startswith("USDT")), "")
-
-        try:
-            yield worker, said
-        finally:
-            worker.end()
+def worker() -> Worker:
+    """A process of its own for one job."""
+    # Inductor's own pool of processes takes longer to start than these kernels to compile.
+    threads = os.environ.get("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    return Worker(spawning("opwright.kit.bench.worker", {"TORCHINDUCTOR_COMPILE_THREADS": threads}))
 
 
 def run(asked: Asked, results: Results, *, tell: Tell = lambda text: None, keep: Keep = lambda: None) -> int:
     """Measure what is asked into `results`; `keep` is called after each case. Returns the number of the run."""
     number = results.begin()
     jobs = asked.jobs()
+    for job in jobs:
+        ticket(job.op, asked.paths)  # raises where it cannot be had, before anything is measured
     for device in dict.fromkeys(j.device for j in jobs):
         if device != "cpu" and not torch.cuda.is_available():
             raise ValueError(f"bench: there is no {device} device here; leave --device out, or give cpu")
@@ -191,12 +125,10 @@ def _limits(device: str, asked: Asked, about: dict[str, Any]) -> limits_of.Limit
     key = f"{who}, torch {torch.__version__}"
 
     def ask(what: str) -> Any:
-        with working({"do": "limits", "device": device, "what": what}) as (worker, _):
-            try:
-                event = worker.next(60)
-                return event["answer"] if event else None
-            except (Gone, TimeoutError):
-                return None
+        with worker() as working, contextlib.suppress(Died):
+            working.ask(do="limits", device=device, what=what)
+            return working.listen(60).get("answer")
+        return None
 
     return limits_of.limits(key, tuple(asked.dtypes), ask, again=asked.renew_limits)
 
@@ -208,7 +140,6 @@ def _run(job: Job, asked: Asked, results: Results, number: int, tell: Tell, keep
         order = {
             "do": "measure",
             "op": job.op.qualname,
-            "paths": list(asked.paths),
             "dtype": job.dtype,
             "device": job.device,
             "cases": left,
@@ -216,12 +147,14 @@ def _run(job: Job, asked: Asked, results: Results, number: int, tell: Tell, keep
             "seconds": asked.seconds,
             "limits": results.limits[job.device],
         }
-        with working(order) as (worker, said):
+        with worker() as working:
             at: dict[str, str] = {}
             started = False
             try:
                 end = time.monotonic() + asked.limit + STARTING
-                while (event := worker.next(end - time.monotonic())) is not None:
+                working.define(job.op, end - time.monotonic(), asked.paths)
+                working.ask(**order)
+                while "end" not in (event := working.listen(end - time.monotonic())):
                     if "case" in event:
                         at, started = {"case": event["case"]}, True
                         end = time.monotonic() + asked.limit
@@ -236,16 +169,14 @@ def _run(job: Job, asked: Asked, results: Results, number: int, tell: Tell, keep
                         results.add(rows, number)
                         left.remove(at["case"])
                         keep()
-                if left:
-                    raise Gone("it ended early")
-                return
-            except TimeoutError:
-                status, why = "timeout", f"not done after {asked.limit if started else asked.limit + STARTING:g} s"
-            except Gone as gone:
-                last = said()
-                killed = "signal 9" in str(gone)
-                status = "out of memory" if killed else "crashed"
-                why = f"{gone}" + (f": {last}"[:300] if last and not killed else "")
+                if not left:
+                    return
+                said = f"{event['error']}: {event['message']}" if "error" in event else EARLY
+                status, why = "crashed", said.strip().splitlines()[-1][:300]
+            except Stranded as e:
+                status, why = "crashed", str(e)
+            except Died as e:
+                status, why = _death(e, asked.limit if started else asked.limit + STARTING)
         name = at.get("case", left[0])
         variant = at.get("variant", "")
         blamed = variant if at.get("step") == "verifying" and variant != "eager" else "eager"
@@ -261,6 +192,21 @@ def _run(job: Job, asked: Asked, results: Results, number: int, tell: Tell, keep
         else:
             job.without.setdefault(name, []).append(blamed)
         keep()
+
+
+EARLY = "it ended early"
+
+
+def _death(e: Died, limit: float) -> tuple[str, str]:
+    """The status of a case that a worker did not survive, and why."""
+    if e.code is None:
+        return "timeout", f"not done after {limit:g} s"
+    if not e.code:
+        return "crashed", EARLY
+    ended = f"signal {-e.code} ({signal.strsignal(-e.code)})" if e.code < 0 else f"exit status {e.code}"
+    if e.code == -signal.SIGKILL:
+        return "out of memory", ended
+    return "crashed", ended + (f": {e.last}"[:300] if e.last else "")
 
 
 def _failed(job: Job, name: str, variant: str, status: str, why: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
-from opwright.kit.check.guard import Guard, BadWrite
+from opwright.kit.check.guard import BadWrite, Guard
 from opwright.kit.check.properties.determinism import differs
 from opwright.kit.check.report import Finding
 from opwright.kit.spec.samples import Sample

@@ -18,15 +18,18 @@ from opwright.kit import locks
 from opwright.kit.build.trouble import WrongKernel
 from opwright.kit.check.calls import REJECTED
 from opwright.kit.check.cases import Subject
-from opwright.kit.check.nursery import INSIDE, Nursery
-from opwright.kit.check.process import Gone, Stranded, Worker
 from opwright.kit.check.properties import NAMES, sanitize
 from opwright.kit.check.property import alone, attempt, cases_of, chosen, facts_of, in_turn
 from opwright.kit.check.report import Failure, NotApplicable, Report, Result
 from opwright.kit.op import Op
+from opwright.kit.workers.forkserver import ForkServer
+from opwright.kit.workers.travel import Stranded
+from opwright.kit.workers.worker import Died, Worker
 
 MOST_FAILURES = 3
 """After so many failures of a property its further cases tell nothing new."""
+INSIDE = "OPWRIGHT_INSIDE_CHECK"
+"""Set in the check's own processes, which must not start checks of their own."""
 Progress = Callable[[str, str, int], None]
 
 
@@ -166,7 +169,7 @@ class One:
         start = time.perf_counter()
         worker = self.workers[name if facts_of(name).process == "alone" else ""]
         try:
-            worker.define(self.op)
+            self._define(worker)
             self._in_worker(worker, result, seed)
         except Stranded as e:
             if facts_of(name).process != "shared":
@@ -184,6 +187,12 @@ class One:
         for failure in result.failures:
             failure.replay = _replay(self.op, failure.replay, self.order.device)
         return result
+
+    def _define(self, worker: Worker) -> None:
+        try:
+            worker.define(self.op)
+        except Died as e:
+            raise Stranded(f"{self.op.name}: defining it in a process of its own ended that: {e}") from None
 
     def _here(self, rung: Op[..., Any], result: Result, seed: int) -> None:
         """In this process, for operators that cannot leave it."""
@@ -210,14 +219,12 @@ class One:
         while len(result.failures) < MOST_FAILURES:
             current: dict[str, Any] = {}
             try:
-                answer = worker.ask(
+                worker.ask(
                     home=self.op.home.qualname, rung=result.op, property=result.property, device=self.order.device,
                     seed=seed, thorough=self.order.thorough is not None, case=self.order.case, done=done,
                     most=MOST_FAILURES - len(result.failures),
                 )  # fmt: skip
-                while "end" not in answer:
-                    if "error" in answer:
-                        raise RuntimeError(f"{result.op}: {result.property}: {answer['error']}: {answer['message']}")
+                while "end" not in (answer := worker.listen()):
                     if "case" in answer:
                         current = answer
                         done.append(answer["case"])
@@ -228,17 +235,18 @@ class One:
                         )
                         if answer.get("leaves"):  # its GPU is of no more use
                             worker.stop()
-                            worker.define(self.op)
+                            self._define(worker)
                             break
-                    answer = worker.listen()
                 else:
+                    if "error" in answer:
+                        raise RuntimeError(f"{result.op}: {result.property}: {answer['error']}: {answer['message']}")
                     result.skipped = answer["skipped"]
                     return
-            except Gone as e:
+            except Died as e:
                 if not current:
                     raise RuntimeError(f"{result.op}: the check itself failed at {result.property}: {e}") from None
                 self._count(result, _crash(result, current, str(e), seed))
-                worker.define(self.op)
+                self._define(worker)
 
 
 def _nothing_accepted(rung: Op[..., Any], reason: str) -> Failure:
@@ -309,7 +317,7 @@ def borrowed(kind: str) -> Iterator[Worker]:
     with _lock:
         worker = _idle[kind].pop() if _idle[kind] else None
     if worker is None:
-        worker = Worker(_nursery(kind == "sanitize"))
+        worker = Worker(_server(kind == "sanitize").start)
     try:
         yield worker
     except BaseException:
@@ -320,10 +328,10 @@ def borrowed(kind: str) -> Iterator[Worker]:
 
 
 @lru_cache
-def _nursery(sanitized: bool) -> Nursery:
-    nursery = Nursery(sanitize.environment() if sanitized else {})
-    atexit.register(nursery.stop)
-    return nursery
+def _server(sanitized: bool) -> ForkServer:
+    server = ForkServer("opwright.kit.check.worker", {INSIDE: "1", **(sanitize.environment() if sanitized else {})})
+    atexit.register(server.stop)
+    return server
 
 
 @atexit.register

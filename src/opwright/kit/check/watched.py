@@ -1,18 +1,18 @@
-"""The program that compute-sanitizer watches: every rung of an operator, once a case, and nothing judged."""
+"""What compute-sanitizer watches: every rung of an operator, once a case, and nothing judged."""
 
 from __future__ import annotations
 
-import json
-import sys
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from opwright.kit.check.calls import results_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.layouts import MIXED
-from opwright.kit.check.travel import arrive
+from opwright.kit.dispatch import registry
+from opwright.kit.workers.child import Say
 
 
 def cases(subject: Subject) -> Iterator[Case]:
@@ -24,14 +24,11 @@ def cases(subject: Subject) -> Iterator[Case]:
     yield Case(0, subject.main, variant="big")
 
 
-def main() -> None:
+def answer(request: dict[str, Any], say: Say) -> dict[str, Any]:
+    """Run every case; how many calls those were."""
     warnings.simplefilter("ignore")
-    request = json.loads(sys.argv[1])
-    op = arrive(request["define"])
-    if op.has_rung:
-        _ = op.backward
     count = 0
-    for rung in op.ladder:
+    for rung in registry.recall(request["home"]).ladder:
         subject = Subject(rung, request["device"], request["seed"])
         if not subject.has_kernel:
             continue
@@ -45,8 +42,4 @@ def main() -> None:
                 results_of(rung, rung, sample)
                 count += 1
     torch.cuda.synchronize()
-    print(f"watched: done, {count} calls")
-
-
-if __name__ == "__main__":
-    main()
+    return {"calls": count}

@@ -1,12 +1,7 @@
-"""The process that a check runs in: a crash there is a finding, and not the end.
-
-It takes requests and gives answers as lines of JSON, over two pipes of its own: what kernels print goes elsewhere.
-"""
+"""What the check's workers do: the cases of a property. A crash there is a finding, and not the end."""
 
 from __future__ import annotations
 
-import json
-import time
 from typing import Any
 
 import torch
@@ -15,38 +10,16 @@ from opwright.kit.check.calls import first_line
 from opwright.kit.check.cases import Subject
 from opwright.kit.check.property import attempt, cases_of, chosen, failure
 from opwright.kit.check.report import Failure, Finding, NotApplicable
-from opwright.kit.check.travel import arrive
-from opwright.kit.op import Op
+from opwright.kit.dispatch import registry
+from opwright.kit.workers.child import Say
+from opwright.kit.workers.travel import form
 
 
-def serve(requests: int, answers: int) -> None:
-    """Answer requests until there are no more."""
-    homes: dict[str, Op[..., Any]] = {}
-    with open(requests, encoding="utf-8") as incoming, open(answers, "w", encoding="utf-8") as outgoing:
-
-        def say(**answer: Any) -> None:
-            outgoing.write(json.dumps(answer) + "\n")
-            outgoing.flush()
-
-        for line in incoming:
-            request = json.loads(line)
-            try:
-                if "define" in request:
-                    op = arrive(request["define"])
-                    homes[op.qualname] = op
-                    if op.has_rung:
-                        _ = op.backward
-                    say(defined=[rung.name for rung in op.ladder])
-                else:
-                    _run(homes[request["home"]], request, say)
-            except Exception as e:
-                say(error=type(e).__name__, message=str(e))
-
-
-def _run(home: Op[..., Any], request: dict[str, Any], say: Any) -> None:
-    subject = Subject(_rung(home, request["rung"]), request["device"], request["seed"], request["thorough"])
+def answer(request: dict[str, Any], say: Say) -> dict[str, Any]:
+    """Try the cases that a request asks for: each is named before, and what became of it told after."""
+    home = registry.recall(request["home"])
+    subject = Subject(form(home, request["rung"]), request["device"], request["seed"], request["thorough"])
     done = set(request["done"])
-    start = time.perf_counter()
     skipped, cases = cases_of(subject, request["property"])
     failures = 0
     for case in cases:
@@ -64,21 +37,11 @@ def _run(home: Op[..., Any], request: dict[str, Any], say: Any) -> None:
             leaves=leaves,
         )
         if leaves:
-            return
+            break
         failures += isinstance(outcome, Failure)
         if failures >= request["most"]:
             break
-    say(end=True, skipped=skipped, seconds=time.perf_counter() - start)
-
-
-def _rung(home: Op[..., Any], name: str) -> Op[..., Any]:
-    """The operator of this name on a ladder."""
-    op = home
-    while True:
-        for found in (op, op.saving_form):
-            if found is not None and found.name == name:
-                return found
-        op = op.backward
+    return {"skipped": skipped}
 
 
 def _gpu_trouble(subject: Subject) -> str | None:

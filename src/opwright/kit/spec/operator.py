@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -91,6 +91,17 @@ class Spec:
             return None
         return inspect.getsourcefile(inspect.unwrap(self.reference))
 
+    @property
+    def declared(self) -> dict[str, Any]:
+        """What its author said after it was made, field by field."""
+        return {name: getattr(self, name) for name in _LATER}
+
+    @property
+    def bare(self) -> Spec:
+        """It as it was made, before anything else was said."""
+        nothing: dict[str, Any] = {f.name: f.default for f in fields(self) if f.name in _LATER}
+        return replace(self, **nothing)
+
     def runs_like(self, other: Spec) -> bool:
         """Whether calls do the same under another spec of the same reference."""
         mine = (self.formula, self.extras, self.fake, self.kernels)
@@ -99,3 +110,6 @@ class Spec:
     def differentiates_like(self, other: Spec) -> bool:
         """Whether the same gradient follows from another spec of the same reference."""
         return (self.formula, self.extras) == (other.formula, other.extras)
+
+
+_LATER = ("formula", "extras", "fake", "kernels", "samples", "rejects", "cost", "families", "variants")

@@ -1,21 +1,15 @@
 """On a GPU, under compute-sanitizer: no stray access, no race, nothing read before it is written, no barrier missed.
 
-Each tool watches a program of its own (watched.py) that runs the cases of all rungs, with PyTorch's caching allocator
+Each tool watches a worker of its own (watched.py) that runs the cases of all rungs, with PyTorch's caching allocator
 out of the way, so that an access beyond a tensor is one beyond an allocation.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 
@@ -24,18 +18,19 @@ from opwright.kit.build.trouble import Unavailable
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding
-from opwright.kit.check.travel import ticket
+from opwright.kit.workers.travel import ticket
+from opwright.kit.workers.worker import Died, Worker, spawning
 
 PROPERTY = Property(turn=250, device="cuda", once=True, asked=True)
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-WATCHED = Path(__file__).parent.parent / "watched.py"
+WATCHED = "opwright.kit.check.watched"
 PATIENCE = 250
 """Seconds for one tool."""
 FOREIGN = re.compile(r"\bat::|\bcub::|\bcutlass|\bcublas|\bthrust::|gemm|gemv|splitK|nvjet|xmma|\bcudnn|c10::")
 """Kernels of PyTorch and CUDA's libraries: what they do is not ours to judge."""
 
-_running: dict[str, subprocess.Popen[str]] = {}
+_running: dict[str, Worker] = {}
 
 
 def program() -> str | None:
@@ -68,49 +63,47 @@ def cases(subject: Subject) -> Iterator[Case]:
         yield from (Case(0, subject.main, extra=tool) for tool in TOOLS)
     finally:
         while _running:  # where a failure ended the property
-            _end(_running.popitem()[1])
+            _running.popitem()[1].stop()
 
 
 def check(subject: Subject, case: Case) -> None:
     if case.extra == TOOLS[0]:
         for tool in TOOLS:  # all at once: each is one slow thread
             _running[tool] = _start(subject, tool)
-    process = _running.pop(case.extra, None) or _start(subject, case.extra)
-    try:
-        said, _ = process.communicate(timeout=PATIENCE)
-    except subprocess.TimeoutExpired:
-        raise Finding(f"{case.extra} did not end within {PATIENCE} s") from None
-    finally:
-        _end(process)
+    with _running.pop(case.extra, None) or _start(subject, case.extra) as worker:
+        done, said = _heard(worker, case.extra)
     found = errors(said)
     if found:
         raise Finding(f"{case.extra}: {found[0]}" + (f" (and {len(found) - 1} more)" if len(found) > 1 else ""))
-    if "watched: done" not in said:
+    if not done:
         raise Finding(f"{case.extra}: the program under it ended early and said: {_last_words(said)}")
 
 
-def _start(subject: Subject, tool: str) -> subprocess.Popen[str]:
+def _start(subject: Subject, tool: str) -> Worker:
     command = [program() or "compute-sanitizer", "--tool", tool, "--print-limit", "20"]
     if tool == "memcheck":
         command += ["--report-api-errors", "no"]  # PyTorch asks for what there may not be, and expects a no
     if tool == "racecheck":
         command += ["--racecheck-report", "analysis"]
     torch.cuda.empty_cache()  # the tool and its program want memory too
-    request = {"define": ticket(subject.op), "seed": subject.seed, "device": subject.device}
-    paths = os.pathsep.join(p for p in sys.path if p)
-    return subprocess.Popen(
-        [*command, sys.executable, str(WATCHED), json.dumps(request)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": paths},
-        start_new_session=True,
-    )  # fmt: skip
+    worker = Worker(spawning(WATCHED, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, command))
+    worker.ask(define=ticket(subject.op))
+    worker.ask(home=subject.op.qualname, seed=subject.seed, device=subject.device)
+    return worker
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """End the tool with the program under it, which may hang on the GPU."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+def _heard(worker: Worker, tool: str) -> tuple[bool, str]:
+    """Whether the program under a tool ran to its end, and all that both printed."""
+    end = time.monotonic() + PATIENCE
+    try:
+        while not {"calls", "error"} & (answer := worker.listen(end - time.monotonic())).keys():
+            pass
+        said = worker.finish(end - time.monotonic())
+        return "calls" in answer, said + (f"\n{answer['error']}: {answer['message']}" if "error" in answer else "")
+    except Died as e:
+        if e.code is None:
+            raise Finding(f"{tool} did not end within {PATIENCE} s") from None
+        return False, e.said
 
 
 def _last_words(said: str) -> str:

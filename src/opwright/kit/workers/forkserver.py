@@ -6,37 +6,40 @@ It runs no tensor operation itself, so that it has no threads which a fork would
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 import warnings
+from collections.abc import Mapping
 
 from opwright.kit import locks, private
+from opwright.kit.workers.child import serve
+from opwright.kit.workers.worker import environment
 
-INSIDE = "OPWRIGHT_INSIDE_CHECK"
-"""Set in the check's own processes, which must not start checks of their own."""
 
-
-class Nursery:
+class ForkServer:
     """The parent's side: starts the process when it is first needed."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
-        self._environment = environment
+    def __init__(self, module: str, more: Mapping[str, str]) -> None:
+        self._module, self._more = module, more
         self._lock = locks.renewed()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def spawn(self, requests: int, answers: int, log: int) -> int:
-        """Fork a worker that reads and writes these descriptors; its process's id."""
+    def start(self, channel: int, log: int) -> Forked:
+        """Fork a worker that talks through one descriptor and prints to another."""
         with self._lock:
             if self._process is None or self._process.poll() is not None:
                 self._start()
-            socket.send_fds(self._socket, [b"f"], [requests, answers, log])
-            return self._answer()
+            socket.send_fds(self._socket, [b"f"], [channel, log])
+            return Forked(self, self._answer())
 
-    def status(self, pid: int) -> int:
-        """Wait for a worker's end and say how it ended, as subprocess does: minus the signal, or the exit status."""
+    def wait(self, pid: int) -> int:
+        """Wait for a worker's end and say how it ended."""
         with self._lock:
             self._socket.sendall(b"w" + pid.to_bytes(8, "little"))
             return self._answer()
@@ -55,24 +58,16 @@ class Nursery:
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
         self._socket, self._log = ours, tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the process
-        paths = os.pathsep.join(p for p in sys.path if p)
-        environment = {
-            **os.environ,
-            "PYTHONPATH": paths,
-            "OMP_WAIT_POLICY": "PASSIVE",
-            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # a look at the GPUs before a fork must not open them
-            INSIDE: "1",
-            **self._environment,
-        }
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "opwright.kit.check.nursery", str(theirs.fileno())],
+                [sys.executable, "-m", "opwright.kit.workers.forkserver", self._module, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
-                env=environment,
+                # A look at the GPUs before a fork must not open them.
+                env=environment({"OMP_WAIT_POLICY": "PASSIVE", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", **self._more}),
             )  # fmt: skip
 
     def stop(self) -> None:
-        """End the process; its workers end when their pipes close."""
+        """End the process, and its workers with it."""
         if self._process is not None:
             self._socket.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -83,36 +78,58 @@ class Nursery:
             self._log.close()
 
 
-def tend(descriptor: int) -> None:
-    """The process's side: fork on request, until the parent is gone."""
+class Forked:
+    """A worker's process, which is the server's child."""
+
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        self._server, self._pid = server, pid
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end, however long that takes."""
+        return self._server.wait(self._pid)
+
+    def kill(self) -> None:
+        """End it at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+
+
+def tend(module: str, descriptor: int) -> None:
+    """The process's side: fork on request, until the parent is gone; then no worker is needed any more."""
+    alive = set()
     with socket.socket(fileno=descriptor) as asked:
         while True:
-            message, fds, _, _ = socket.recv_fds(asked, 1, 3)
+            message, fds, _, _ = socket.recv_fds(asked, 1, 2)
             if not message:
-                return
+                break
             if message == b"f":
                 pid = os.fork()
                 if pid == 0:
                     asked.close()
-                    _work(*fds)
+                    _work(module, *fds)
+                alive.add(pid)
                 for fd in fds:
                     os.close(fd)
                 asked.sendall(pid.to_bytes(8, "little", signed=True))
             else:
                 pid = int.from_bytes(asked.recv(8, socket.MSG_WAITALL), "little")
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                alive.discard(pid)
                 asked.sendall(code.to_bytes(8, "little", signed=True))
+    for pid in alive:
+        os.kill(pid, signal.SIGKILL)  # not waited for: the number is still theirs
 
 
-def _work(requests: int, answers: int, log: int) -> None:
-    from opwright.kit.check.worker import serve
-
+def _work(module: str, channel: int, log: int) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     try:
-        serve(requests, answers)
-    finally:
-        os._exit(0)
+        with socket.socket(fileno=channel) as ours:
+            serve(module, ours.makefile(encoding="utf-8"), ours.makefile("w", encoding="utf-8"))
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
 
 
 if __name__ == "__main__":
@@ -120,5 +137,6 @@ if __name__ == "__main__":
 
     warnings.simplefilter("ignore")
     private.import_compilers()
+    importlib.import_module(sys.argv[1])
     torch.set_num_threads(1)  # properties that are about threads ask for more
-    tend(int(sys.argv[1]))
+    tend(sys.argv[1], int(sys.argv[2]))

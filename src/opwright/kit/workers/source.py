@@ -1,79 +1,37 @@
-"""How an operator reaches a process of its own: by the name of its module, by its file, or as source."""
+"""An operator as source: the pieces of a script or notebook that define it."""
 
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import linecache
 import symtable
-import sys
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from opwright.kit.build.foreign import LOADED
 from opwright.kit.dispatch import registry
-from opwright.kit.load import load
 from opwright.kit.op import Op
 
-Ticket = dict[str, Any]
+INSIDE = "is defined inside a function, where another process cannot find it"
 DECLARES = ("kernel_file", "kernel", "samples", "rejects", "gradient", "saving", "cost")
 
 
-def ticket(op: Op[..., Any]) -> Ticket:
-    """What another process needs to define the operator."""
-    home = op.home
-    module = home.__module__
-    base = {"name": home.qualname, "schema": home.schema, "kernels": _kernels(home)}
-    if module.startswith(f"{LOADED}.") and home.file is not None:
-        return {**base, "load": home.file}
-    found = sys.modules.get(module)
-    if module != "__main__" and found is not None and getattr(found, "__spec__", None) is not None:
-        return {**base, "module": module, "path": [p for p in sys.path if p]}
-    return {**base, "sources": sources(home)}
-
-
-def _kernels(op: Op[..., Any]) -> list[int]:
-    return [len(rung.kernels) for rung in op.ladder if rung.kernels]
-
-
-def arrive(given: Ticket) -> Op[..., Any]:
-    """Define the operator that a ticket speaks of, in this process, and give it."""
-    if "load" in given:
-        load(given["load"])
-    elif "module" in given:
-        sys.path[:] = dict.fromkeys([*sys.path, *given["path"]])
-        importlib.import_module(given["module"])
-    else:
-        # Its classes are looked up where they say that they are.
-        sys.modules["__main__"] = script = types.ModuleType("__main__")
-        for file, text in given["sources"]:
-            script.__file__ = file
-            exec(compile(text, file, "exec", dont_inherit=True), script.__dict__)
-    op = registry.find(given["name"])
-    if op is None:
-        raise LookupError(f"{given['name']} is defined inside a function, where another process cannot find it")
-    if op.schema != given["schema"] or _kernels(op) != given["kernels"]:
-        raise LookupError(f"{given['name']} is not what its file defines: it was changed after that was loaded")
-    return op
-
-
-# --- as source -------------------------------------------------------------------------------------------------
-
-
-def sources(op: Op[..., Any]) -> list[tuple[str, str]]:
-    """The pieces of a script or notebook that define an operator, each with the file it stands in.
+def sources(op: Op[..., Any]) -> tuple[list[tuple[str, str]], set[str]]:
+    """The pieces of a script or notebook that define an operator, each with the file it stands in; and names whose
+    values no source can spell. LookupError: there is no such piece.
 
     A piece holds imports, the operator, what belongs to it, and what those refer to; not what merely uses it.
     """
     scope = getattr(inspect.unwrap(op.reference), "__globals__", None)
-    functions = list(_functions(op))
-    if scope is None or not functions:
+    found = list(functions(op))
+    if scope is None or not found:
         raise LookupError(f"{op.name}: its source cannot be found")
     wanted = {name for name, value in scope.items() if isinstance(value, Op) and value.home in _family(op)}
-    files: dict[str, None] = dict.fromkeys(f.__code__.co_filename for f in functions)
+    if not wanted:
+        raise LookupError(f"{op.name} {INSIDE}")
+    files: dict[str, None] = dict.fromkeys(f.__code__.co_filename for f in found)
     pieces: dict[str, str] = {}
     while True:
         trees = {file: _parsed(op, file) for file in files}
@@ -89,7 +47,9 @@ def sources(op: Op[..., Any]) -> list[tuple[str, str]]:
         if set(more) <= set(files):
             break
         files = {**more, **files}
-    return [("<values>", _values(needed - bound, scope)), *pieces.items()]
+    values = {name: _spelled(name, scope[name]) for name in sorted(needed - bound) if name in scope}
+    text = "\n".join(line for line in values.values() if line is not None)
+    return [("<values>", text), *pieces.items()], {name for name, line in values.items() if line is None}
 
 
 def _family(op: Op[..., Any]) -> list[Op[..., Any]]:
@@ -97,7 +57,8 @@ def _family(op: Op[..., Any]) -> list[Op[..., Any]]:
     return [op] if plain is None else [op, plain]
 
 
-def _functions(op: Op[..., Any]) -> Iterator[types.FunctionType]:
+def functions(op: Op[..., Any]) -> Iterator[types.FunctionType]:
+    """The functions in Python that an operator is made of."""
     for member in _family(op):
         for rung in member.ladder:
             # The reference first: what belongs to it may stand in later cells.
@@ -238,13 +199,8 @@ def _slice(tree: ast.Module, needed: set[str], wanted: set[str]) -> str:
     return "\n".join(map(ast.unparse, kept))
 
 
-def _values(names: set[str], scope: dict[str, Any]) -> str:
-    """Names that no piece binds: modules by import, plain values as they are now."""
-    lines = []
-    for name in sorted(names):
-        value = scope.get(name)
-        if isinstance(value, types.ModuleType):
-            lines.append(f"import importlib\n{name} = importlib.import_module({value.__name__!r})")
-        elif isinstance(value, (bool, int, float, complex, str, bytes)):
-            lines.append(f"{name} = {value!r}")
-    return "\n".join(lines)
+def _spelled(name: str, value: Any) -> str | None:
+    """A line that gives a name its value of now: modules by import, plain values as they are; None for others."""
+    if isinstance(value, types.ModuleType):
+        return f"import importlib\n{name} = importlib.import_module({value.__name__!r})"
+    return f"{name} = {value!r}" if isinstance(value, (bool, int, float, complex, str, bytes)) else None
