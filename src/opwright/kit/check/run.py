@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -69,17 +70,17 @@ def run(
         raise RuntimeError("check: there is no GPU here; `opwright doctor` says why")
     wanted = [p for p in in_turn() if (p in only if only else facts_of(p).serves(kind, sanitized))]
     unfit = {op: _build(op, kind) for op in operators}
-    order = Order(device, seed, thorough, case, rung, wanted, progress or (lambda op, name, cases: None))
+    asked = Check(device, seed, thorough, case, rung, wanted, progress or (lambda op, name, cases: None))
 
     def check(op: Op[..., Any]) -> list[Result]:
-        return unfit[op] or order.check(op)
+        return unfit[op] or asked.check(op)
 
     if len(operators) > 1 and _cores() > 1:
         with ThreadPoolExecutor(2) as pool:
             found = list(pool.map(check, operators))
     else:
         found = [check(op) for op in operators]
-    return Report([r for results in found for r in results], seed, device, list(order.notes))
+    return Report([r for results in found for r in results], seed, device, list(asked.notes))
 
 
 def _cores() -> int:
@@ -109,32 +110,28 @@ def _build(op: Op[..., Any], device: str) -> list[Result]:
     return unfit
 
 
-class Order:
+@dataclass
+class Check:
     """What is asked of every operator in one check."""
 
-    def __init__(
-        self,
-        device: str,
-        seed: int,
-        thorough: float | None,
-        case: str | None,
-        rung: str | None,
-        wanted: list[str],
-        progress: Progress,
-    ) -> None:
-        self.device, self.seed, self.thorough, self.case, self.rung = device, seed, thorough, case, rung
-        self.wanted, self.progress = wanted, progress
-        self.notes: dict[str, None] = {}
+    device: str
+    seed: int
+    thorough: float | None
+    case: str | None
+    rung: str | None
+    wanted: list[str]
+    progress: Progress
+    notes: dict[str, None] = field(default_factory=dict)
 
     def check(self, op: Op[..., Any]) -> list[Result]:
         """All results of one operator."""
         with contextlib.ExitStack() as stack:
             workers = {kind: stack.enter_context(borrowed(kind)) for kind in ("", *alone())}
-            one = One(self, op, workers)
+            run = OperatorCheck(self, op, workers)
             start = time.monotonic()
             ladder = [rung for rung in rungs(op) if self.rung in (None, rung.name)]
             wanted = [(rung, name) for rung in ladder for name in self.wanted]
-            results = {(rung.name, name): one.check(rung, name, self.seed) for rung, name in wanted}
+            results = {(rung.name, name): run.check(rung, name, self.seed) for rung, name in wanted}
             seed = self.seed
             while self.thorough is not None and time.monotonic() - start < self.thorough:
                 seed += 1
@@ -142,7 +139,7 @@ class Order:
                     known = results[rung.name, name]
                     if facts_of(name).once or known.failures or known.cases == 0:
                         continue
-                    more = one.check(rung, name, seed)
+                    more = run.check(rung, name, seed)
                     known.cases += more.cases
                     known.failures += more.failures
                     known.seconds = round(known.seconds + more.seconds, 3)
@@ -154,13 +151,13 @@ class Order:
         return list(results.values())
 
 
-class One:
+class OperatorCheck:
     """The check of one operator, with the processes that it runs in: a plain one, and those for lone properties."""
 
-    def __init__(self, order: Order, op: Op[..., Any], workers: dict[str, Worker]) -> None:
-        self.order, self.op, self.workers = order, op, workers
+    def __init__(self, asked: Check, op: Op[..., Any], workers: dict[str, Worker]) -> None:
+        self.asked, self.op, self.workers = asked, op, workers
         self._not_applicable: dict[str, None] = {}
-        """Why cases of the property at hand did not apply, in their order."""
+        """Why cases of the property at hand did not apply, in their asked."""
 
     def check(self, rung: Op[..., Any], name: str, seed: int) -> Result:
         """One property of one rung."""
@@ -175,7 +172,7 @@ class One:
             if facts_of(name).process != "shared":
                 result.skipped = f"it needs a process of its own: {e}"
             else:
-                self.order.notes[f"{self.op.name}: it was checked in this process, which a crash would end: {e}"] = None
+                self.asked.notes[f"{self.op.name}: it was checked in this process, which a crash would end: {e}"] = None
                 self._here(rung, result, seed)
         if result.cases == 0 and result.skipped is None:
             reasons = list(self._not_applicable)
@@ -185,7 +182,7 @@ class One:
                 result.failures.append(_nothing_accepted(rung, reasons[0]))
         result.seconds = round(time.perf_counter() - start, 3)
         for failure in result.failures:
-            failure.replay = _replay(self.op, failure.replay, self.order.device)
+            failure.replay = _replay(self.op, failure.replay, self.asked.device)
         return result
 
     def _define(self, worker: Worker) -> None:
@@ -196,10 +193,10 @@ class One:
 
     def _here(self, rung: Op[..., Any], result: Result, seed: int) -> None:
         """In this process, for operators that cannot leave it."""
-        subject = Subject(rung, self.order.device, seed, self.order.thorough is not None)
+        subject = Subject(rung, self.asked.device, seed, self.asked.thorough is not None)
         result.skipped, cases = cases_of(subject, result.property)
         for case in cases:
-            if not chosen(subject, case, self.order.case):
+            if not chosen(subject, case, self.asked.case):
                 continue
             self._count(result, attempt(subject, result.property, case))
             if len(result.failures) >= MOST_FAILURES:
@@ -212,7 +209,7 @@ class One:
             result.cases += 1
         if isinstance(outcome, Failure):
             result.failures.append(outcome)
-        self.order.progress(result.op, result.property, result.cases)
+        self.asked.progress(result.op, result.property, result.cases)
 
     def _in_worker(self, worker: Worker, result: Result, seed: int) -> None:
         done: list[str] = []
@@ -220,8 +217,8 @@ class One:
             current: dict[str, Any] = {}
             try:
                 worker.ask(
-                    home=self.op.home.qualname, rung=result.op, property=result.property, device=self.order.device,
-                    seed=seed, thorough=self.order.thorough is not None, case=self.order.case, done=done,
+                    home=self.op.home.qualname, rung=result.op, property=result.property, device=self.asked.device,
+                    seed=seed, thorough=self.asked.thorough is not None, case=self.asked.case, done=done,
                     most=MOST_FAILURES - len(result.failures),
                 )  # fmt: skip
                 while "end" not in (answer := worker.listen()):
