@@ -58,6 +58,46 @@ def run(folder: Path, caches: Path, text: dict[str, str], helper: str = "2", pyt
     return int(done.stdout.split()[-1])
 
 
+SAVING = """
+import torch
+import opwright as ow
+
+@ow.op
+def gate(x: torch.Tensor) -> torch.Tensor:
+    return x / (1 + x.abs())
+
+@gate.saving("scale")
+def saving(x):
+    scale = 1 / (1 + x.abs())
+    return x * scale, scale
+
+@gate.gradient
+def _(grad, scale):
+    return grad * scale * scale
+
+gate.kernel("cpu")(lambda x: x / (1 + x.abs()))
+gate.saving_form.kernel("cpu")(saving)
+x = torch.randn(8, requires_grad=True)
+torch.compile(lambda x: gate(x) * 2, fullgraph=True)(x).sum().backward()
+torch.testing.assert_close(x.grad, 2 / (1 + x.detach().abs()) ** 2)
+print(torch._dynamo.utils.counters["aot_autograd"]["autograd_cache_hit"])
+"""
+
+
+@pytest.mark.slow
+def test_a_warm_start_finds_the_gradient_of_a_form_that_saves(tmp_path: Path) -> None:
+    """Of which the cached graph calls the form alone, and then the gradient by name."""
+    (tmp_path / "gate.py").write_text(SAVING)
+    hits = []
+    for _ in range(2):
+        environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "caches")}
+        command = [sys.executable, "gate.py"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        hits.append(int(done.stdout))
+    assert hits == [0, 1]
+
+
 @pytest.mark.slow
 def test_scripts_with_operators_of_one_name_share_a_cache_in_peace(tmp_path: Path) -> None:
     caches = tmp_path / "caches"

@@ -259,3 +259,104 @@ def test_a_kernel_in_python_takes_what_its_operator_takes() -> None:
 
     assert op(torch.ones(1)).item() == 102.0
     assert op(torch.ones(1), 3.0, plus=1.0).item() == 104.0
+
+
+def test_a_compiled_function_follows_an_operator_that_is_defined_again() -> None:
+    """Though PyTorch sees through it, and the function that calls it is written alike each time."""
+    held: dict[str, Any] = {}
+    compiled = torch.compile(lambda x: held["op"](x) + held["form"](x + 0), backend="aot_eager", fullgraph=True)
+    for factor in (2.0, 3.0, 5.0):
+        held["op"] = define(factor)
+        held["form"] = ow.in_place(held["op"])
+        assert compiled(torch.ones(1)).item() == 2 * factor
+
+
+def test_a_declaration_that_cannot_be_leaves_the_operator_as_it_was() -> None:
+    op = define(2.0)
+    gradient = op.backward
+
+    def cannot(op: Any, spec: Any) -> None:
+        raise MemoryError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("opwright.kit.dispatch.bind.Kernel", cannot)
+        with pytest.raises(MemoryError):
+            op.kernel("cpu")(lambda x: x * 2)
+    assert not op.opaque
+    assert op.kernels == []
+    assert op.backward is gradient
+    op.kernel("cpu")(lambda x: x * 2)
+    assert op.opaque
+    assert op(torch.ones(1)).item() == 2
+
+
+def test_saving_twice_binds_the_form_that_stands_now() -> None:
+    op = define(2.0)
+
+    def saving(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, x
+
+    for kernels in (1, 0):
+        op.saving("kept")(saving)
+        assert op.saving_form is not None
+        if kernels:
+            op.saving_form.kernel("cpu")(saving)
+        assert op.opaque == bool(kernels)
+        assert (op._call is op.calls.dispatched) == op.opaque
+
+
+def test_an_in_place_form_runs_a_kernel_that_its_gradient_gets_later() -> None:
+    op = define(2.0)
+    ran: list[str] = []
+    op.kernel("cpu")(lambda x: x * 2)
+    op.gradient(lambda grad: grad * 2)
+    form = ow.in_place(op)
+    form.kernel("cpu")(lambda x: x.mul_(2))
+
+    def step() -> None:
+        x = torch.ones(1, requires_grad=True)
+        form(x * 1).sum().backward()
+
+    def in_thread() -> list[str]:
+        ran.clear()
+        thread = threading.Thread(target=step)
+        thread.start()
+        thread.join()
+        return list(ran)
+
+    assert in_thread() == []
+
+    @op.backward.kernel("cpu")
+    def _(grad: Tensor, *, wanted: Any = None) -> tuple[Tensor]:
+        ran.append("kernel")
+        return (grad * 2,)
+
+    assert in_thread() == ["kernel"]
+
+
+def test_operators_are_called_while_they_change() -> None:
+    op = define(2.0)
+    op.kernel("cpu")(lambda x: x * 2)
+    wrong: list[Any] = []
+    done = threading.Event()
+
+    def call() -> None:
+        while not done.is_set():
+            x = torch.ones(3, requires_grad=True)
+            try:
+                op(x).sum().backward()
+            except Exception as e:
+                wrong.append(e)
+            else:
+                wrong.extend([] if x.grad is not None and x.grad.tolist() == [2, 2, 2] else [x.grad])
+
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(100):
+        op.gradient(lambda grad: grad * 2)
+        _ = op.backward.schema
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong[:3]

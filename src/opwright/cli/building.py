@@ -6,7 +6,7 @@ import concurrent.futures
 import os
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
@@ -14,53 +14,19 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-import opwright as ow
+from opwright.cli.choosing import Names, chosen
 from opwright.kit.build import cache as build_cache
 from opwright.kit.build import compile, own, prebuilt, room, toolchain
 from opwright.kit.build.compile import write_compile_commands
 from opwright.kit.build.library import Library
 from opwright.kit.build.trouble import WrongKernel
-from opwright.kit.dispatch import native, registry, short
-from opwright.kit.load import FILE
+from opwright.kit.dispatch import native, short
 
 console = Console(stderr=True)
 
 
-def library_operator(name: str) -> ow.Op[..., Any] | None:
-    """The library's operator of a name, `cube` or `opwright.cube`. A folder of the same name here makes the former
-    ambiguous."""
-    op = registry.find(f"opwright::{name.removeprefix('opwright.')}")
-    here = Path(name)
-    if op is not None and (here / FILE).is_file():
-        own = Path(ow.__file__).parent
-        if not here.resolve().is_relative_to(own):
-            raise ValueError(
-                f"{name} is a folder here and an operator of the library: write ./{name} or opwright.{name}"
-            )
-    return op
-
-
-def chosen(names: list[str] | None) -> list[ow.Op[..., Any]]:
-    """The operators meant by names and paths; all of the library's where none is given."""
-    found: list[ow.Op[..., Any]] = []
-    for name in names or ():
-        op = library_operator(name)
-        if op is not None:
-            found.append(op)
-        elif Path(name).exists():
-            found += [op for op in vars(ow.load(name)).values() if op.home is op]
-        else:
-            known = ", ".join(o.name for o in registry.operators() if o.home is o)
-            raise ValueError(f"there is no operator and no file {name!r}; the operators are {known}")
-    if not names:
-        found = [op for op in registry.operators() if op.home is op]
-    return found
-
-
 def build(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="OP", help="Operators, files or folders; all if none.")
-    ] = None,
+    names: Names = None,
     device: Annotated[str | None, typer.Option(help="Only kernels for this kind of device: cpu or cuda.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Build even what the cache holds.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Bounds-check every accessor.")] = False,
@@ -78,7 +44,7 @@ def build(
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the commands.")] = False,
     compile_commands: Annotated[Path | None, typer.Option(help="Write compile_commands.json there.")] = None,
 ) -> None:
-    """Build ahead of use: operators' kernels, and the package's own C++."""
+    """Build ahead of use: the kernels of operators; without names also opwright's own C++, which makes calls fast."""
     settings = {
         "OPWRIGHT_DEBUG": "1" if debug else None,
         "OPWRIGHT_JOBS": None if jobs is None else str(jobs),
@@ -103,11 +69,17 @@ def build(
         console.print(f"wrote {write_compile_commands(plans, compile_commands)}", highlight=False, markup=False)
     start = time.perf_counter()
     too_new = own.too_new()
-    if too_new is not None:
+    if names:
+        missing = native.available()
+        if missing is not None and too_new is None:
+            console.print(
+                f"note: {missing}; until then gradients are recorded in Python", highlight=False, markup=False
+            )
+    elif too_new is not None:
         console.print(f"opwright's own C++ is left out: {too_new}", highlight=False, soft_wrap=True, markup=False)
     with compile.hurried(toolchain.jobs()) as pool:
         waiting = []
-        if too_new is None:  # they take longest
+        if not names and too_new is None:  # they take longest
             waiting += [pool.submit(own.build, force) for own in (native, short)]
             waiting.append(pool.submit(compile.build, own.guard(), force))
         waiting += [pool.submit(library.compile, force) for library in libraries]

@@ -11,16 +11,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from opwright.cli.building import chosen
+from opwright.cli.choosing import Names, chosen
 from opwright.kit.check.properties import NAMES
 from opwright.kit.check.report import Report, Result
 from opwright.kit.check.run import run
 
 
 def check(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="OP|PATH", help="Operators, files or folders; all if none.")
-    ] = None,
+    names: Names = None,
     device: Annotated[str, typer.Option(help="Where to run them: cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option(help="What values, sizes and layouts are drawn from.")] = 0,
     only: Annotated[

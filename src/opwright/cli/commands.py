@@ -14,6 +14,7 @@ from rich.table import Table
 
 import opwright as ow
 from opwright.cli import building, checking, measuring
+from opwright.cli.choosing import Names, chosen
 from opwright.cli.tensors import app as tensors_app
 from opwright.kit import doctor as kit_doctor
 from opwright.kit import pages
@@ -47,15 +48,11 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 @app.command("list")
 def list_operators(
-    paths: Annotated[
-        list[Path] | None, typer.Argument(help="Files or folders of operators; none: the library's.")
-    ] = None,
+    names: Names = None,
     as_json: AsJson = False,
 ) -> None:
     """Operators, their gradients, and which have kernels where."""
-    loaded = [op for path in paths or () for op in vars(ow.load(path)).values()]
-    operators = [op for op in loaded or registry.operators() if op.home is op]
-    rows = [_row(op) for op in operators]
+    rows = [_row(op) for op in chosen(names)]
     if as_json:
         print(json.dumps(rows, indent=2))
         return
@@ -77,6 +74,13 @@ def _row(op: ow.Op[..., Any]) -> dict[str, Any]:
         "rung_kernels": {rung.name: sorted({k.device for k in rung.kernels}) for rung in rungs},
         "equation": (op.__doc__ or "").strip().partition("\n")[0],
     }
+
+
+@app.command()
+def explain(names: Names = None) -> None:
+    """What a call of an operator runs, forward, backward and under torch.compile, and why."""
+    for op in chosen(names):
+        console.print(str(ow.explain(op)), highlight=False, soft_wrap=True, markup=False)
 
 
 @app.command()

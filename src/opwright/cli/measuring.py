@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 import opwright as ow
-from opwright.cli.building import chosen, library_operator
+from opwright.cli.choosing import Names, chosen, library_operator
 from opwright.cli.measured import show
 from opwright.kit.bench import machine
 from opwright.kit.bench import results as stored
@@ -27,7 +27,6 @@ from opwright.kit.build import cache
 from opwright.kit.dispatch import registry
 
 console = Console(stderr=True)
-Names = Annotated[list[str] | None, typer.Argument(metavar="OP", help="Operators, files or folders; all if none.")]
 
 
 def bench(
@@ -58,7 +57,7 @@ def bench(
     operators = measurable(names)
     asked = Asked(
         operators,
-        paths=[n for n in names or () if library_operator(n) is None],
+        paths=[n for n in names or () if library_operator(n) is None and Path(n).exists()],
         dtypes=_dtypes(dtype),
         devices=_devices(device),
         sweep=not quick,

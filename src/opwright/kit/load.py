@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
 import sys
+import traceback
 import types
-from collections.abc import Sequence
+import warnings
 from pathlib import Path
 from typing import Any
 
-from opwright.kit.build.foreign import LOADED, refuse_foreign, refuse_found
+from opwright.kit import packages
+from opwright.kit.build.foreign import LOADED, refuse_foreign
 from opwright.kit.op import Op
-
-FILE = "op.py"
-"""The file in an operator's folder that defines it."""
+from opwright.kit.packages import FILE
 
 
-def folders(root: Path) -> list[Path]:
-    """The operators' folders below `root`: those that hold an op.py."""
-    return sorted(p.parent for p in root.glob(f"*/{FILE}"))
+def files(root: Path) -> list[Path]:
+    """The files of the operators in folders below `root`."""
+    return sorted(root.glob(f"*/{FILE}"))
 
 
 def operators_of(module: types.ModuleType) -> dict[str, Op[..., Any]]:
@@ -49,17 +48,30 @@ def discover(root: Path, package: str) -> dict[str, Op[..., Any]]:
 
 
 def _discover(root: Path, package: str, found: dict[str, Op[..., Any]]) -> None:
-    for folder in folders(root):
-        module = importlib.import_module(f"{package}.{folder.name}.{FILE.removesuffix('.py')}")
+    for file in files(root):
+        module = importlib.import_module(f"{package}.{file.parent.name}.{file.stem}")
         found.update(operators_of(module))
     for op in found.values():
         op.define_gradient()  # so that torch.ops knows it, which graphs may name
 
 
-def load(path: str | os.PathLike[str], /) -> types.SimpleNamespace:
-    """Load the operators of a file, of an operator's folder, or of a folder of such folders.
+class Loaded(types.SimpleNamespace):
+    """The operators of a folder, by name. One whose file is broken raises what is wrong with it."""
 
-    Loading the same place again replaces its operators.
+    def __getattr__(self, name: str) -> Any:
+        broken = self.__dict__.get("__broken__", {}).get(name)
+        if broken is None:
+            known = ", ".join(n for n in self.__dict__ if not n.startswith("__"))
+            raise AttributeError(f"no operator {name!r} was loaded; there are {known}")
+        raise broken
+
+
+def load(path: str | os.PathLike[str], /) -> types.SimpleNamespace:
+    """Load the operators of a file, of an operator's folder, of a folder of such folders, or of a package.
+
+    A file inside a package is imported as a module of it, so that its relative imports work and its operators have
+    the package's namespace. Of a folder with a broken file the others are loaded, with a warning. Loading the same
+    place again replaces its operators.
 
     >>> import torch, opwright as ow, pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -76,63 +88,72 @@ def load(path: str | os.PathLike[str], /) -> types.SimpleNamespace:
         raise ValueError("load: the path is empty; name a file or a folder")
     place = Path(path).expanduser().resolve()
     if place.is_file():
-        files = [place]
-    elif (place / FILE).is_file():
-        files = [place / FILE]
-    elif place.is_dir():
-        refuse_foreign(place)
-        files = [folder / FILE for folder in folders(place)]
-        if not files:
-            raise FileNotFoundError(f"{place} holds no operator: neither an {FILE} nor folders with one")
-    else:
+        return Loaded(**_operators_of_file(place))
+    if not place.is_dir():
         raise FileNotFoundError(f"there is no file or folder {place}")
+    if not os.access(place, os.R_OK | os.X_OK):
+        raise PermissionError(f"the folder {place} cannot be read")
+    if (place / FILE).is_file():
+        return Loaded(**_operators_of_file(place / FILE))
+    refuse_foreign(place)
+    package = packages.package_file(place / "__init__.py") if (place / "__init__.py").is_file() else None
+    listed = files(place) if package is None else packages.files_below(place)
     found: dict[str, Op[..., Any]] = {}
-    for file in files:
-        module = _import_file(file)
-        operators = operators_of(module)
-        if not operators:
-            raise ValueError(f"{file} defines no operator; put @ow.op on an annotated function in it")
-        found.update(operators)
-    return types.SimpleNamespace(**found)
+    broken: dict[str, Exception] = {}
+    if package is not None:
+        packages.import_from(package)
+    for file in listed:
+        try:
+            found.update(_operators_of_file(file))
+        except Exception as e:
+            broken[file.parent.name] = e
+    if package is not None:
+        found |= packages.operators_in(package.module)
+    if broken and not found:
+        raise next(iter(broken.values()))
+    if not found:
+        raise FileNotFoundError(f"{place} holds no operator: neither an {FILE} nor folders with one")
+    for mistake in broken.values():
+        warnings.warn(f"opwright: {said(mistake)}", RuntimeWarning, stacklevel=2)
+    return Loaded(**found, __broken__=broken) if broken else Loaded(**found)
 
 
-class _Source(importlib.machinery.SourceFileLoader):
-    """Compiles the source each time. Bytecode beside it is neither read nor written: in a folder of everybody's,
-    __pycache__ may be somebody else's."""
-
-    def get_code(self, fullname: str) -> types.CodeType | None:
-        path = self.get_filename(fullname)
-        code: types.CodeType = self.source_to_code(self.get_data(path), path)
-        return code
-
-    def get_data(self, path: str) -> bytes:
-        with open(path, "rb") as file:
-            refuse_found(Path(path), os.fstat(file.fileno()))  # of what is read, whatever the name leads to by now
-            return file.read()
+def said(mistake: BaseException) -> str:
+    """An error that arose in somebody's file, and where."""
+    what = mistake.msg if isinstance(mistake, SyntaxError) else mistake
+    return f"{type(mistake).__name__}: {what}{where(mistake)}"
 
 
-class _Neighbours(importlib.abc.MetaPathFinder):
-    """Finds what a loaded file imports from beside itself, as Python does, and looks whose it is."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if not fullname.startswith(f"{LOADED}."):
-            return None
-        found = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if found is not None and found.origin is not None and os.path.isfile(found.origin):
-            refuse_foreign(Path(found.origin))
-            if isinstance(found.loader, importlib.machinery.SourceFileLoader):
-                found.loader = _Source(fullname, found.origin)
-        return found
+def where(mistake: BaseException) -> str:
+    """Where in somebody's file an error arose while it was loaded: file, line and source; empty where not in one."""
+    if isinstance(mistake, SyntaxError) and mistake.filename is not None:
+        text, file, line = mistake.text or "", mistake.filename, mistake.lineno or 0
+    else:
+        frames = [f for f in traceback.extract_tb(mistake.__traceback__) if not _is_ours(f.filename)]
+        if not frames:
+            return ""
+        text, file, line = frames[-1].line or "", frames[-1].filename, frames[-1].lineno or 0
+    return f"\n  {os.path.relpath(file)}, line {line}: {text.strip()}"
 
 
-sys.meta_path.insert(0, _Neighbours())
+def _is_ours(file: str) -> bool:
+    return file.startswith((str(Path(__file__).parent.parent), "<", os.path.dirname(os.__file__)))
+
+
+def _operators_of_file(file: Path) -> dict[str, Op[..., Any]]:
+    module = _import_file(file)
+    operators = operators_of(module)
+    if not operators:
+        raise ValueError(f"{file} defines no operator; put @ow.op on an annotated function in it")
+    return operators
 
 
 def _import_file(file: Path) -> types.ModuleType:
     for place in (file, file.parent):
         refuse_foreign(place)
+    inside = packages.package_file(file)
+    if inside is not None:
+        return packages.import_from(inside)
     # The name must be the same each time this file is loaded, and differ between files of one name.
     digest = hashlib.sha256(str(file).encode()).hexdigest()[:12]
     stem = file.parent.name if file.name == FILE else file.stem
@@ -142,9 +163,9 @@ def _import_file(file: Path) -> types.ModuleType:
     for loaded in [m for m in sys.modules if m.startswith(f"{name}.")]:
         del sys.modules[loaded]
     source = file.suffix in importlib.machinery.SOURCE_SUFFIXES
-    spec = importlib.util.spec_from_file_location(
-        name, file, loader=_Source(name, str(file)) if source else None, submodule_search_locations=[str(file.parent)]
-    )
+    loader = packages.source_loader(name, file) if source else None
+    beside = [str(file.parent)]
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader, submodule_search_locations=beside)
     if spec is None or spec.loader is None:
         raise ValueError(f"{file} is not a Python file")
     module = importlib.util.module_from_spec(spec)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import torch
@@ -133,6 +134,11 @@ class Op(Declarations, Operator, Generic[P, R]):
         return self.spec.cost is not None
 
     @property
+    def declared(self) -> SimpleNamespace:
+        """What its author has said about measuring it: `families` of calls, and `variants` to compare with."""
+        return SimpleNamespace(families=self.spec.families, variants=self.spec.variants)
+
+    @property
     def definition(self) -> tuple[Any, ...]:
         """All that its author said about what it computes."""
         return compiled.definition(self.home)
@@ -145,13 +151,20 @@ class Op(Declarations, Operator, Generic[P, R]):
     def become(self, spec: Spec) -> None:
         """Take a new spec of the same reference: what followed from the old one is dropped, and the new one bound."""
         before, self.spec = self.spec, spec
+        kept = {name: value for name, value in self.__dict__.items() if name in ("_next_rung", "_backward")}
         shapes_follow = self.role.below is None  # its gradient looks like its inputs
         if not spec.differentiates_like(before) or (shapes_follow and spec.fake is not before.fake):
-            self.__dict__.pop("_next_rung", None)
-            self.__dict__.pop("_backward", None)
+            for name in kept:
+                del self.__dict__[name]
             self.called = False
-        if not spec.runs_like(before):
+        if spec.runs_like(before):
+            return
+        try:
             bind.bind(self)
+        except BaseException:  # a declaration that cannot be leaves the operator as it was
+            self.spec = before
+            self.__dict__.update(kept)
+            raise
 
     def save(self, extras: Extras) -> None:
         """Take extra results, and make the form that returns them."""
@@ -193,9 +206,10 @@ class Op(Declarations, Operator, Generic[P, R]):
     @property
     def dependents(self) -> list[Op[..., Any]]:
         """The operators whose calls depend on its spec."""
-        written = registry.find(f"{self.qualname}_")
-        in_place = written if written is not None and written.functional is self else None
-        return [op for op in (self.role.below, self.saving_form, in_place) if op is not None]
+        below = self.role.below
+        written = [registry.find(f"{op.qualname}_") for op in (self, below) if op is not None]
+        in_place = [op for op in written if op is not None and op.functional in (self, below)]
+        return [op for op in (below, self.saving_form, *in_place) if op is not None]
 
     @property
     def ladder(self) -> list[Op[..., Any]]:
@@ -262,8 +276,9 @@ class Op(Declarations, Operator, Generic[P, R]):
 
     def define_gradient(self) -> None:
         """Define its gradient operator, where there is one, so that it can be found by name."""
-        if self.has_rung and self.form_of is None:
-            self._make_rung()
+        owner = self.form_of or self
+        if owner.has_rung:
+            owner._make_rung()
 
     def _make_rung(self) -> bool:
         with _making:  # two threads may want it first, and it is one object

@@ -34,11 +34,12 @@ const Recorded& ask(Entry& entry) {
     static const OperatorHandle python = find("opwright_native::ask");
     // No mode shall see the question.
     const c10::impl::ExcludeDispatchKeyGuard below(c10::python_ks | c10::functorch_transforms_ks);
-    Stack stack{entry.name};
-    python.callBoxed(&stack);
-    const Recorded* recorded = entry.recorded.load();
-    TORCH_INTERNAL_ASSERT(recorded != nullptr);
-    return *recorded;
+    for (;;) {  // another thread may change the operator as soon as it is written
+        Stack stack{entry.name};
+        python.callBoxed(&stack);
+        const Recorded* recorded = entry.recorded.load();
+        if (recorded != nullptr) return *recorded;
+    }
 }
 
 template <class F>

@@ -293,3 +293,43 @@ def test_an_operator_of_a_command_line_travels() -> None:
     code = CRASHES.replace('print("ran")', "")
     done = subprocess.run([sys.executable, "-c", HEAD + code], capture_output=True, text=True, check=False)
     assert done.stdout == "it crashed with SIGSEGV []\n", done.stderr
+
+
+AGAIN = """
+import linecache
+
+CELL = '''
+import torch
+import opwright as ow
+@ow.op
+def thrice(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+@thrice.kernel("cpu")
+def _(x):
+    return x * KERNEL
+@thrice.samples
+def _(make):
+    yield make(4)
+@thrice.fake
+def _(x):
+    return FAKE
+'''
+
+LIKE = "torch.empty_like(x * 3)"
+
+def cell(number, kernel, fake):
+    text, name = CELL.replace("KERNEL", kernel).replace("FAKE", fake), f"<cell {number}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    exec(compile(text, name, "exec"), globals())
+    return ow.check(thrice, only=["forward", "fake"])
+
+if __name__ == "__main__":
+    for number, (kernel, fake) in enumerate([("3", LIKE), ("4", LIKE), ("3", "x.new_empty(7, 9)"), ("3", LIKE)]):
+        report = cell(number, kernel, fake)
+        print(report.passed, sorted({f.property for f in report.failures}), report.notes)
+"""
+
+
+def test_a_cell_that_is_run_again_is_checked_as_it_is_now(tmp_path: Path) -> None:
+    told = ["True [] []", "False ['forward'] []", "False ['fake'] []", "True [] []"]
+    assert run(tmp_path, AGAIN).splitlines() == told

@@ -10,8 +10,17 @@ from pathlib import Path
 LOADED = "_opwright_loaded"
 """The package that holds the files which ow.load has read."""
 
+PACKAGES: dict[str, Path] = {}
+"""The packages whose files ow.load has read, and the folders that hold them."""
+
 MOST_LINKS = 40
 """What Linux follows on the way to one file."""
+
+
+def is_loaded(module: str) -> bool:
+    """Whether a module came from anywhere on disk through ow.load, rather than from where Python imports."""
+    top = module.partition(".")[0]
+    return top == LOADED or top in PACKAGES
 
 
 def refuse_foreign(place: Path) -> None:

@@ -39,8 +39,7 @@ def rungs(op: Op[..., Any]) -> list[Op[..., Any]]:
     itself alone."""
     if op.home is not op:
         return [op]
-    if op.has_rung:
-        _ = op.backward
+    op.define_gradient()
     return [rung for rung in op.ladder if op in (rung, rung.form_of, rung.parent) or rung.kernels]
 
 
@@ -157,7 +156,7 @@ class OperatorCheck:
     def __init__(self, asked: Check, op: Op[..., Any], workers: dict[str, Worker]) -> None:
         self.asked, self.op, self.workers = asked, op, workers
         self._not_applicable: dict[str, None] = {}
-        """Why cases of the property at hand did not apply, in their asked."""
+        """Why cases of the property at hand did not apply, in their order."""
 
     def check(self, rung: Op[..., Any], name: str, seed: int) -> Result:
         """One property of one rung."""

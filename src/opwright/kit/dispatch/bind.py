@@ -51,14 +51,14 @@ def replace(entry: registry.Entry, op: Op[..., Any]) -> None:
 
 def _bind(op: Op[..., Any]) -> None:
     known = {kernel.spec: kernel for kernel in op.kernels}
-    op.kernels = [known.get(spec) or Kernel(spec, op.spec) for spec in op.spec.kernels]
+    kernels = [known.get(spec) or Kernel(spec, op.spec) for spec in op.spec.kernels]
     before: Calls | None = op.__dict__.get("calls")
     direct = call.direct(op.state) if before is None else before.direct
     followed = _followed(op, direct, None if before is None else before.followed)
     seen_through = direct if followed is None else followed[1]
     devices = behaviour.held_on(op.spec, op.role, op.shapes is not None, lambda: op.next_rung)
     dispatched = call.dispatched(op.name, op.signature, op.overload, seen_through, devices, followed is not None)
-    op.calls = Calls(direct, seen_through, dispatched, followed)
+    op.kernels, op.calls = kernels, Calls(direct, seen_through, dispatched, followed)
     if op.opaque:
         op._call = dispatched
     else:

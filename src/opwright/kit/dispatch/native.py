@@ -52,8 +52,8 @@ def available() -> str | None:
         library = entry.to_load()
         with locks.loading:
             torch.ops.load_library(library)
-        describe = ctypes.CDLL(library).opwright_wire
-    except (Unavailable, OSError) as e:
+            describe = ctypes.CDLL(library).opwright_wire
+    except (Unavailable, OSError, AttributeError) as e:
         return str(e)
     describe.restype = ctypes.c_char_p
     return wire.difference(describe().decode())

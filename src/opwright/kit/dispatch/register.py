@@ -104,7 +104,8 @@ def _refuse_another(known: Op[..., Any], op: Op[..., Any]) -> None:
             f'choose another name, or a namespace of your own with @ow.op(namespace="…")'
         )
     old, new = known.reference, op.reference
-    again = op.home is op and getattr(old, "__code__", old) is getattr(new, "__code__", new)
+    own = op.home is op and op.functional is None  # what an in-place form computes, its operator was asked about
+    again = own and getattr(old, "__code__", old) is getattr(new, "__code__", new)
     if again and _differ(dict(closed_over(old)), dict(closed_over(new))):
         raise ValueError(
             f"{op.name}: the function that makes it ran twice with different values, and {op.qualname} can be one "

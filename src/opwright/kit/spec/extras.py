@@ -14,7 +14,7 @@ from opwright.kit.spec.kinds import TENSOR
 from opwright.kit.spec.schema import Output, Signature
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Extras:
     """What the second function of an operator returns beside the outputs, for the gradient alone."""
 

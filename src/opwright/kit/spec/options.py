@@ -33,6 +33,13 @@ class Options:
     """Relocatable device code: device functions and variables of one source used in another, linked in a step of
     their own."""
 
+    def __post_init__(self) -> None:
+        for word in ("sources", "cxxflags", "ldflags", "include", "nvccflags", "arch"):
+            given = getattr(self, word)
+            if isinstance(given, str) or not all(isinstance(each, str) for each in given):
+                raise TypeError(f"Options: {word} must be a tuple of strings, got {given!r}")
+            object.__setattr__(self, word, tuple(given))
+
     def with_environment(self) -> Options:
         """These options with those of the environment added."""
         return replace(

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from opwright.kit.declare import Declarations
 from opwright.kit.dispatch import registry
 from opwright.kit.op import Op
 
 INSIDE = "is defined inside a function, where another process cannot find it"
-DECLARES = ("kernel_file", "kernel", "samples", "rejects", "gradient", "saving", "cost")
+DECLARES = frozenset(name for name in vars(Declarations) if not name.startswith("_"))
 
 
 def sources(op: Op[..., Any]) -> tuple[list[tuple[str, str]], set[str]]:

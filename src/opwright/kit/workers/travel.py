@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from opwright.kit.build.foreign import LOADED
+from opwright.kit.build.foreign import is_loaded
 from opwright.kit.derive.roles import Role
 from opwright.kit.dispatch import registry
 from opwright.kit.load import load
@@ -35,7 +35,7 @@ def ticket(op: Op[..., Any], paths: Sequence[str] = ()) -> Ticket:
     """What another process needs to define the operator: to load `paths`, if there are any. Stranded: it cannot."""
     home = op.home
     way = {"load": list(paths)} if paths else _way(home)
-    known = {"name": home.qualname, "schema": home.schema, "kernels": _kernels(home)}
+    known = {"name": home.qualname, "schema": home.schema, "declared": _counts(home)}
     return {**known, "path": [p for p in sys.path if p], **way}
 
 
@@ -63,7 +63,7 @@ def _way(op: Op[..., Any]) -> Ticket:
 def _by_name(op: Op[..., Any]) -> Ticket | None:
     """Where another process finds the module that defines an operator; None for scripts and notebooks."""
     module = op.__module__
-    if module.startswith(f"{LOADED}.") and op.file is not None:
+    if is_loaded(module) and op.file is not None:
         return {"load": [op.file]}
     found = sys.modules.get(module)
     if module == "__main__" or found is None or getattr(found, "__spec__", None) is None:
@@ -77,8 +77,17 @@ def _is_of_its_module(op: Op[..., Any]) -> bool:
     return any(value is op for value in module) and all(f.__module__ != "__main__" for f in functions(op))
 
 
-def _kernels(op: Op[..., Any]) -> list[int]:
-    return [len(rung.kernels) for rung in op.ladder if rung.kernels]
+def identity(op: Op[..., Any]) -> object:
+    """What tells an operator from what it was before it was defined again, or more was declared."""
+    family = [op.home] if op.home.functional is None else [op.home, op.home.functional.home]
+    return [(each.digest, [rung.spec for rung in each.ladder if any(rung.spec.declared.values())]) for each in family]
+
+
+def _counts(op: Op[..., Any]) -> list[list[int]]:
+    """How much was declared of an operator and of its gradients, field by field."""
+    declared = [rung.spec.declared.values() for rung in op.ladder]
+    counts = [[len(v) if isinstance(v, tuple) else int(v is not None) for v in values] for values in declared]
+    return [each for each in counts if any(each)]
 
 
 def arrive(given: Ticket) -> Op[..., Any]:
@@ -101,7 +110,7 @@ def arrive(given: Ticket) -> Op[..., Any]:
     if op is None:
         hint = f"; {given['hint']}" if "hint" in given else ""
         raise LookupError(f"{given['name']} {INSIDE}{hint}")
-    if op.schema != given["schema"] or _kernels(op) != given["kernels"]:
+    if op.schema != given["schema"] or _counts(op) != given["declared"]:
         raise LookupError(f"{given['name']} is not what its file defines: it was changed after that was loaded")
     op.define_gradient()
     return op

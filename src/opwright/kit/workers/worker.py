@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from opwright.kit.op import Op
-from opwright.kit.workers.travel import Stranded, ticket
+from opwright.kit.workers.travel import Stranded, identity, ticket
 
 PATIENCE = 300.0
 """Seconds without a sign of life after which a worker is given up."""
@@ -85,13 +85,17 @@ class Worker:
     def __init__(self, start: Start) -> None:
         self._new = start
         self._process: Process | None = None
-        self._known: set[str] = set()
+        self._known: dict[str, object] = {}
+        """The operators that it has defined, by name, and what they were then."""
         self._rest = b""
 
     def define(self, op: Op[..., Any], seconds: float | None = None, paths: Sequence[str] = ()) -> None:
         """Let the worker define an operator, once; by loading `paths`, if there are any. Stranded: it cannot be."""
-        if op.home.qualname in self._known:
-            return
+        name, now = op.home.qualname, identity(op)
+        if name in self._known:
+            if self._known[name] == now:
+                return
+            self.stop()  # it would check what the operator was
         self.ask(define=ticket(op, paths))
         answer = self.listen(seconds)
         if "error" in answer:
@@ -101,7 +105,7 @@ class Worker:
                 return
             told: str = answer["message"]
             raise Stranded(told if answer["error"] == "LookupError" else f"{answer['error']}: {told}")
-        self._known.add(op.home.qualname)
+        self._known[name] = now
 
     def ask(self, **request: Any) -> None:
         """Send a request."""
@@ -161,7 +165,7 @@ class Worker:
     def _start(self) -> None:
         self._channel, theirs = socket.socketpair()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed with the worker
-        self._rest, self._known = b"", set()
+        self._rest, self._known = b"", {}
         with theirs:
             self._process = self._new(theirs.fileno(), self._log.fileno())
 
@@ -177,7 +181,7 @@ class Worker:
         return Died(code, said)
 
     def _close(self) -> None:
-        self._process, self._known = None, set()
+        self._process, self._known = None, {}
         self._channel.close()
         self._log.close()
 

@@ -173,7 +173,7 @@ OPWRIGHT_API int64_t opwright_guard_outside(int64_t* found, int64_t room) {
     return hand_over(outside, found, room);
 }
 
-// The writes that two chunks of one parallel loop wrote to, likewise.
+// The bytes that two chunks of one parallel loop both wrote to, likewise.
 OPWRIGHT_API int64_t opwright_guard_twice(int64_t* found, int64_t room) {
     const std::lock_guard<std::mutex> lock(guard);
     return hand_over(twice, found, room);

@@ -1,0 +1,151 @@
+"""Which operators are meant: by name, by file or folder, by module or package."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib.util
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+import opwright as ow
+from opwright.kit import packages
+from opwright.kit.dispatch import registry
+from opwright.kit.load import said, where
+
+Names = Annotated[
+    list[str] | None, typer.Argument(metavar="OP", help="Operators, files, folders or modules; all if none.")
+]
+console = Console(stderr=True)
+broken: list[str] = []
+"""What could not be loaded beside what could; commands then end with 1."""
+
+
+def library_operator(name: str) -> ow.Op[..., Any] | None:
+    """The library's operator of a name, `cube` or `opwright.cube`. A folder of the same name here makes the former
+    ambiguous."""
+    op = registry.find(f"opwright::{name.removeprefix('opwright.')}")
+    here = Path(name)
+    if op is not None and (here / packages.FILE).is_file():
+        own = Path(ow.__file__).parent
+        if not here.resolve().is_relative_to(own):
+            raise ValueError(
+                f"{name} is a folder here and an operator of the library: write ./{name} or opwright.{name}"
+            )
+    return op
+
+
+def chosen(names: list[str] | None) -> list[ow.Op[..., Any]]:
+    """The operators meant by names, paths and modules; all of the library's where none is given."""
+    if not names:
+        return [op for op in registry.operators() if op.home is op]
+    found: dict[ow.Op[..., Any], None] = {}
+    for name in names:
+        op = library_operator(name)
+        if op is not None:
+            found[op] = None
+        elif Path(name).exists() or os.sep in name:
+            found |= dict.fromkeys(op for op in _loaded(name) if op.home is op)
+        else:
+            found |= dict.fromkeys(_imported(name))
+    return list(found)
+
+
+def tell(mistake: BaseException) -> str:
+    """A user's mistake in a line, and where it stands if that is in a file of theirs."""
+    kind = "" if isinstance(mistake, (ValueError, OSError, RuntimeError, Broken)) else f"{type(mistake).__name__}: "
+    return f"{kind}{mistake}"
+
+
+class Broken(ImportError):
+    """A file of operators cannot be loaded."""
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Say of an error in somebody's file where it is."""
+    try:
+        yield
+    except Exception as e:
+        if not where(e):
+            raise
+        raise Broken(said(e)) from None
+
+
+def _loaded(path: str) -> list[ow.Op[..., Any]]:
+    with warnings.catch_warnings(record=True) as caught, _told():
+        warnings.simplefilter("always", RuntimeWarning)
+        loaded = [op for op in vars(ow.load(path)).values() if isinstance(op, ow.Op)]
+    for warning in caught:
+        text = str(warning.message)
+        if text.startswith("opwright: "):
+            _complain(text)
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return loaded
+
+
+def _imported(name: str) -> list[ow.Op[..., Any]]:
+    """The operators of a module or package by its dotted name, or one operator in it."""
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does
+    module, _, last = name.rpartition(".")
+    for asked, attribute in ((name, ""), (module, last)):
+        if not all(part.isidentifier() for part in asked.split(".")):
+            continue
+        if _is_missing(asked):
+            continue
+        with _told():
+            value = importlib.import_module(asked)
+        found = getattr(value, attribute, None) if attribute else value
+        if isinstance(found, ow.Op):
+            return [found]
+        if not attribute:
+            return _in_package(asked, value)
+    known = [o.name for o in registry.operators() if o.home is o]
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"; did you mean {near[0]}?" if near else f"; the operators are {', '.join(known)}"
+    raise ValueError(f"there is no operator, file or module {name!r}{hint}")
+
+
+def _is_missing(module: str) -> bool:
+    """Whether there is no such module, as opposed to one that is broken."""
+    with _told():
+        try:
+            return importlib.util.find_spec(module) is None
+        except ModuleNotFoundError as e:
+            if e.name is None or not f"{module}.".startswith(f"{e.name}."):
+                raise
+            return True
+
+
+def _import_one(module: str) -> None:
+    """A broken one does not hide the others."""
+    try:
+        importlib.import_module(module)
+    except Exception as e:
+        _complain(f"opwright: {said(e)}")
+
+
+def _complain(text: str) -> None:
+    broken.append(text)
+    console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)
+
+
+def _in_package(name: str, module: Any) -> list[ow.Op[..., Any]]:
+    for folder in getattr(module, "__path__", ()):
+        for file in packages.files_below(Path(folder)):
+            inside = packages.package_file(file)
+            if inside is not None and inside.module.startswith(f"{name}."):
+                _import_one(inside.module)
+    found = list(packages.operators_in(name).values())
+    if not found:
+        raise ValueError(f"the module {name} defines no operator; put @ow.op on an annotated function in it")
+    return found
