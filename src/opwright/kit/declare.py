@@ -214,7 +214,7 @@ class Declarations:
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
             refuse_parameters(self.spec.name, self.spec.signature, function)
             name = getattr(function, "__name__", "kernel")
-            self._add_kernel(KernelSpec(device, domain, name, function))
+            self._add_kernels(KernelSpec(device, domain, name, function))
             return function
 
         return declare
@@ -223,10 +223,7 @@ class Declarations:
         """Declare a kernel that a source file beside the operator's own binds with OPWRIGHT_KERNEL. It is built
         when first needed. It is for CUDA when it is called `cuda`, or when it or one of its further sources is a
         `.cu` file; else for the CPU."""
-        domain.refuse_names(self.spec.name, self.spec.signature.names)
-        folder = Path(inspect.getfile(inspect.unwrap(cast("Op[..., Any]", self).home.reference))).resolve().parent
-        on_gpu = Path(file).stem == "cuda" or any(f.endswith(".cu") for f in (file, *options.sources))
-        self._add_kernel(KernelSpec("cuda" if on_gpu else "cpu", domain, file, None, folder / file, options))
+        self._add_files((file,), domain, options)
 
     def kernel_files(
         self, *files: str, domain: Domain = Domain(), backward: Domain | None = None, options: Options = Options()
@@ -236,13 +233,21 @@ class Declarations:
         if not files or not all(isinstance(file, str) for file in files):
             got, name = ", ".join(map(repr, files)) or "nothing", self.spec.name
             raise TypeError(f'{name}: name its files and then domain=…, such as kernel_files("cpu.cpp"), got {got}')
-        op = cast("Op[..., Any]", self)
-        for file in files:
-            self.kernel_file(file, domain, options)
-            if backward is not None:
-                if op.saving_form is not None:
-                    op.saving_form.kernel_file(file, domain, options)
-                op.backward.kernel_file(file, backward, options)
+        self._add_files(files, domain, options)
+        if backward is not None:
+            op = cast("Op[..., Any]", self)
+            if op.saving_form is not None:
+                op.saving_form._add_files(files, domain, options)
+            op.backward._add_files(files, backward, options)
 
-    def _add_kernel(self, kernel: KernelSpec) -> None:
-        self.become(replace(self.spec, kernels=(*self.spec.kernels, kernel)))
+    def _add_files(self, files: Sequence[str], domain: Domain, options: Options) -> None:
+        domain.refuse_names(self.spec.name, self.spec.signature.names)
+        folder = Path(inspect.getfile(inspect.unwrap(cast("Op[..., Any]", self).home.reference))).resolve().parent
+        kernels = []
+        for file in files:
+            on_gpu = Path(file).stem == "cuda" or any(f.endswith(".cu") for f in (file, *options.sources))
+            kernels.append(KernelSpec("cuda" if on_gpu else "cpu", domain, file, None, folder / file, options))
+        self._add_kernels(*kernels)
+
+    def _add_kernels(self, *kernels: KernelSpec) -> None:
+        self.become(replace(self.spec, kernels=(*self.spec.kernels, *kernels)))

@@ -12,9 +12,8 @@ import os
 import sys
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from opwright.kit.build.foreign import LOADED, PACKAGES, refuse_foreign, refuse_found
 from opwright.kit.dispatch import registry
@@ -30,8 +29,7 @@ _loaded: set[str] = set()
 """The modules that were imported here, and are read anew when they are loaded again."""
 
 
-@dataclass(frozen=True)
-class PackageFile:
+class PackageFile(NamedTuple):
     """Where a file stands among packages."""
 
     module: str

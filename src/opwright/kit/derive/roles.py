@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opwright.kit.derive import derive
@@ -64,13 +63,14 @@ class Role:
         return [read_sample(op.name, drawn) for declared in op.spec.samples for drawn in declared(make)]
 
 
-@dataclass(frozen=True)
 class Gradient(Role):
     """The gradient of an operator."""
 
-    of: Op[..., Any]
     rung: Rung
     is_gradient = True
+
+    def __init__(self, of: Op[..., Any], rung: Rung) -> None:
+        self.of, self.rung = of, rung
 
     @property
     def parent(self) -> Op[..., Any]:
@@ -111,11 +111,11 @@ class Gradient(Role):
         return super().samples(op, make) if op.spec.samples else samples_of_rung(self.of, op, make)
 
 
-@dataclass(frozen=True)
 class SavingForm(Role):
     """The form of an operator that returns extra results for its gradient beside the outputs."""
 
-    of: Op[..., Any]
+    def __init__(self, of: Op[..., Any]) -> None:
+        self.of = of
 
     @property
     def form_of(self) -> Op[..., Any]:
@@ -128,11 +128,13 @@ class SavingForm(Role):
         return super().samples(op, make) if op.spec.samples else self.of.draw_samples(make)
 
 
-@dataclass(frozen=True)
 class InPlace(Role):
     """The form of an operator that writes its result into its first argument."""
 
     functional: Op[..., Any]
+
+    def __init__(self, functional: Op[..., Any]) -> None:
+        self.functional = functional
 
 
 def _gradient(

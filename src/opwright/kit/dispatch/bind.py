@@ -6,8 +6,7 @@ An operator that is defined, or changed by a decorator, comes here and nowhere e
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opwright.kit.derive import behaviour
 from opwright.kit.dispatch import call, formula, native, node, registry, short
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
     from opwright.kit.op import Op
 
 
-@dataclass(frozen=True)
-class Calls:
+class Calls(NamedTuple):
     """What a call of an operator may run."""
 
     direct: Callable[..., Any]

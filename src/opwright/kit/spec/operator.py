@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from opwright.kit.spec.domain import Cost, Domain
 from opwright.kit.spec.extras import Extras
@@ -20,8 +20,7 @@ Draws = Callable[[Maker], Iterable[Any]]
 """What yields samples, or calls to reject."""
 
 
-@dataclass(frozen=True)
-class Formula:
+class Formula(NamedTuple):
     """A gradient that an operator's author has written."""
 
     function: Callable[..., Any]
