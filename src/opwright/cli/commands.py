@@ -94,7 +94,10 @@ def new(
     for file in written:
         console.print(f"wrote {file}", highlight=False, soft_wrap=True, markup=False)
     place = shlex.quote(str(written[0].parent))
-    console.print(f"\nTry it:  opwright list {place}", highlight=False, soft_wrap=True, markup=False)
+    steps = (("check", "prove kernels and gradients"), ("bench", "measure them"), ("report", "see both in a browser"))
+    width = len(place) + len("report")
+    lines = [f"  opwright {f'{command} {place}':{width}}   # {what}" for command, what in steps]
+    console.print("\nNext:\n" + "\n".join(lines), highlight=False, soft_wrap=True, markup=False)
 
 
 @app.command()

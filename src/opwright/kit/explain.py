@@ -104,7 +104,10 @@ def _backward(op: Op[..., Any], values: dict[str, Any], given: bool) -> Step:
     how += ", a surrogate" if ladder.surrogate else ""
     runs = "kernel" if above.kernels else "reference"
     where = "recorded in C++" if why is None else f"recorded in Python, since {why}"
-    return Step("backward", runs, f"{above.name}, {how}, {where}")
+    again = ""
+    if op.kernels and not above.kernels and not ladder.has_declared_gradient:
+        again = "; it computes the forward again: @op.gradient declares a formula, @op.saving what to keep for it"
+    return Step("backward", runs, f"{above.name}, {how}, {where}{again}")
 
 
 def _why_no_rung(op: Op[..., Any]) -> str:

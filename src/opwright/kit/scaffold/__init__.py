@@ -18,7 +18,7 @@ def scaffold(name: str, path: Path, *, cuda: bool = False) -> list[Path]:
     """
     if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii() or name.startswith("_"):
         raise ValueError(f"{name!r} cannot name an operator; take letters, digits and _, for example my_op")
-    if name in ("torch", "ow", "x", "beta", "make"):
+    if name in ("torch", "ow", "x", "beta", "make", "DOMAIN"):
         raise ValueError(f"{name!r} means something else in an operator's file; choose another name")
     if name.endswith("_"):
         raise ValueError(f"{name!r}: a name that ends in _ is that of an in-place form; ow.in_place makes it")

@@ -9,4 +9,17 @@ Tensor ${name}_cpu(const Tensor& x, double beta) {
     });
 }
 
+// The gradient takes what its formula in op.py takes. Operands stand in the order of the formula: it decides the strides.
+Tensor ${name}_backward_cpu(const Tensor& grad, const Tensor& x, double beta, const Wanted&) {
+    return compute(x, [&](auto zero) {
+        using C = decltype(zero);
+        const auto slope = [beta = C(beta)](C g, C v) {
+            const C s = simd::sigmoid(beta * v);
+            return g * (s * (C(1) + beta * v * (C(1) - s)));
+        };
+        return map(slope, grad, x);
+    });
+}
+
 OPWRIGHT_KERNEL($name, CPU, ${name}_cpu);
+OPWRIGHT_KERNEL(${name}_backward, CPU, ${name}_backward_cpu);

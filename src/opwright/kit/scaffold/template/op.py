@@ -19,6 +19,14 @@ def $name(x: torch.Tensor, *, beta: float = 1.0) -> torch.Tensor:
     return x * torch.sigmoid(beta * x)
 
 
+# The gradient by a formula, whose kernel reads what the names of its parameters say. Without it the gradient is derived
+# from the reference, and computes the forward again.
+@$name.gradient
+def _(grad, x, beta):
+    s = torch.sigmoid(beta * x)
+    return grad * (s * (1 + beta * x * (1 - s)))
+
+
 @$name.samples
 def _(make):
     yield make(3)
@@ -38,5 +46,11 @@ def _(x, beta):
     return ow.Cost(bytes=2 * x.nbytes, flops=5 * x.numel())
 
 
+@$name.backward.cost
+def _(grad, x, beta, wanted):
+    return ow.Cost(bytes=3 * x.nbytes, flops=9 * x.numel())
+
+
 # Where the kernels may run; everywhere else the reference does. Built on first use.
-$name.kernel_files($files, domain=ow.Domain(dtypes=ow.FLOATING))
+DOMAIN = ow.Domain(dtypes=ow.FLOATING)
+$name.kernel_files($files, domain=DOMAIN, backward=DOMAIN)
