@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import importlib.util
 import os
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,8 +93,7 @@ def _loaded(path: str) -> list[ow.Op[..., Any]]:
 
 def _imported(name: str) -> list[ow.Op[..., Any]]:
     """The operators of a module or package by its dotted name, or one operator in it."""
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as `python -m` does
+    packages.look_in(Path.cwd(), name)
     module, _, last = name.rpartition(".")
     for asked, attribute in ((name, ""), (module, last)):
         if not all(part.isidentifier() for part in asked.split(".")):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import os
 import sys
 import types
@@ -82,6 +83,15 @@ def import_from(file: PackageFile) -> types.ModuleType:
     if fresh:
         _loaded.add(file.module)
     return module
+
+
+def look_in(folder: Path, module: str) -> None:
+    """Let a module be found in a folder, if Python does not find it elsewhere. Nothing else is: the folder does not
+    become a place to import from."""
+    top = module.partition(".")[0]
+    there = (folder / top / "__init__.py").is_file() or (folder / f"{top}.py").is_file()
+    if there and top.isidentifier() and top not in sys.modules and importlib.util.find_spec(top) is None:
+        PACKAGES[top] = folder
 
 
 def files_below(folder: Path) -> list[Path]:
