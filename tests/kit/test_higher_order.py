@@ -83,7 +83,7 @@ REFUSED = {
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize("function", [chooses, loops, scans, maps, attends])
-@pytest.mark.parametrize("opaque", [False, True])
+@pytest.mark.parametrize("opaque", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_higher_order_references(function: Any, opaque: bool) -> None:
     op = ow.op(name=f"higher_{function.__name__}_{opaque}", opaque=opaque)(function)
     x = torch.rand(4, 16, requires_grad=True)

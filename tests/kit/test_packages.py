@@ -94,6 +94,7 @@ def test_what_build_built_is_what_an_import_uses(package: Path, tmp_path: Path) 
     assert run("-c", USE, cwd=package.parent, env=other).stdout == used
 
 
+@pytest.mark.slow
 def test_a_package_is_checked_by_folder_and_by_name(package: Path) -> None:
     for name, cwd in (("my_pkg", package.parent), (str(package / "ops" / "third"), package.parent.parent)):
         done = run("-m", "opwright", "check", name, "--only", "forward", cwd=cwd, env={"OPWRIGHT_CXXFLAGS": "-O0"})
@@ -137,6 +138,7 @@ def test_another_copy_of_an_imported_package_is_refused(package: Path, tmp_path:
     assert "work with one of them: `pip install -e" in said
 
 
+@pytest.mark.slow
 def test_a_file_is_read_anew_when_it_is_loaded_again(package: Path) -> None:
     file = package / "ops" / "third" / "op.py"
     code = f"""

@@ -179,6 +179,7 @@ def test_what_does_not_run_here_is_not_called_proved(workshop: Workshop) -> None
         assert why in done.stderr
 
 
+@pytest.mark.slow
 def test_compile_commands_are_written_for_editors(workshop: Workshop, tmp_path: Path) -> None:
     folder = workshop.with_own_libraries().write()
     command = [sys.executable, "-m", "opwright", "build", str(folder), "--compile-commands", str(tmp_path)]

@@ -159,6 +159,7 @@ def test_a_prebuilt_folder_that_is_refused_hides_no_other(
     assert found.library.is_relative_to(good)
 
 
+@pytest.mark.slow
 def test_a_prebuilt_folder_that_is_refused_is_named_and_does_not_keep_from_building(workshop: Workshop) -> None:
     folder, made = workshop.write(), workshop.root / "made"
     to = f"""

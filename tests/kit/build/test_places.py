@@ -150,7 +150,9 @@ def open_workshop() -> Iterator[Workshop]:
 
 
 @as_root
-@pytest.mark.parametrize("home", [None, "/", "/nonexistent", "another's"])
+@pytest.mark.parametrize(
+    "home", [None, *(pytest.param(home, marks=pytest.mark.slow) for home in ("/", "/nonexistent", "another's"))]
+)
 def test_a_user_who_can_write_nowhere_uses_what_there_is(open_workshop: Workshop, home: str | None) -> None:
     folders = [open_workshop.write(name) for name in ("one", "two")]
     code = "\n".join(USE.format(folder=str(folder), name=folder.name) for folder in folders)
@@ -202,6 +204,7 @@ def another_version(folder: Path) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 def test_two_versions_share_a_cache_and_leave_each_other_alone(workshop: Workshop) -> None:
     folder = workshop.write()
     versions = [str(Path(ow.__file__).parent.parent), another_version(workshop.root / "other")]

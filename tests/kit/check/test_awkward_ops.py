@@ -32,19 +32,19 @@ def test_nothing_is_found_in_an_awkward_operator(name: str) -> None:
     passes(operator(*name.split("/")))
 
 
-RECURRENT = {"lltm", "lltm_cell"}
+LONG = {"lltm", "lltm_cell", "linear", "axpby"}
 """The operators whose whole check takes long."""
 
 
 @pytest.mark.parametrize(
     "op",
-    [pytest.param(op, id=op.name, marks=[pytest.mark.slow] if op.name in RECURRENT else []) for op in OPERATORS],
+    [pytest.param(op, id=op.name, marks=[pytest.mark.slow] if op.name in LONG else []) for op in OPERATORS],
 )
 def test_nothing_is_found_in_the_library(op: ow.Op[..., Any]) -> None:
     passes(op)
 
 
-@pytest.mark.parametrize("op", [op for op in OPERATORS if op.name in RECURRENT], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [op for op in OPERATORS if op.name in LONG], ids=lambda op: op.name)
 def test_nothing_is_found_in_the_results_of_the_recurrent(op: ow.Op[..., Any]) -> None:
     passes(op, ("forward",))
 
