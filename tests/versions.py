@@ -64,7 +64,8 @@ def prepare(version: str, place: Path) -> Path:
     wanted = [f"torch=={version}", "setuptools>=77", *(p for p in pinned if p.partition("==")[0] in PACKAGES)]
     if not ready.exists() or ready.read_text(encoding="utf-8").split() != wanted:
         say(version, f"making {place}: torch comes with CUDA, some gigabytes, so it takes minutes")
-        subprocess.run([sys.executable, "-m", "venv", place], check=True)
+        if not python.exists():
+            subprocess.run([sys.executable, "-m", "venv", place], check=True)
         # torch by its exact version beside every package, so that none of them brings another.
         subprocess.run([python, "-m", "pip", "install", "--no-cache-dir", *wanted], check=True)
         ready.write_text("\n".join(wanted), encoding="utf-8")
