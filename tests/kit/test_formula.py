@@ -88,7 +88,13 @@ def test_of_an_in_place_form() -> None:
     assert torch.autograd.grad(compiled(x).sum(), x)[0].tolist() == [7.0, 7.0]
 
 
-@pytest.mark.parametrize("options", [{}, {"compile": "inline"}])
+OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+INLINE = pytest.param(
+    {"compile": "inline"}, marks=pytest.mark.skipif(OLD, reason="this Dynamo traces no such function")
+)
+
+
+@pytest.mark.parametrize("options", [{}, INLINE])
 def test_of_results_that_are_lists(options: dict[str, Any]) -> None:
     @ow.op(name=f"formula_lists_{len(options)}", **options)
     def several(x: Tensor) -> list[Tensor]:

@@ -89,13 +89,17 @@ def test_higher_order_references(function: Any, opaque: bool) -> None:
     x = torch.rand(4, 16, requires_grad=True)
     for name, use in USES.items():
         if name in REFUSED.get(function.__name__, ()):
-            with pytest.raises(Exception, match=r"\w"):
+            try:
                 use(function, x)
-            continue
+            except Exception:
+                continue  # else this torch can
         for _round in range(2):
             torch.testing.assert_close(use(op, x), use(function, x))
 
 
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13), reason="here PyTorch says nothing itself"
+)
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_what_has_no_gradient_says_so() -> None:
     op = ow.op(name="higher_refused", opaque=True)(attends)

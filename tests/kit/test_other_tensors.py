@@ -110,6 +110,10 @@ for _ in range(2):
     torch.testing.assert_close(dx.grad.full_tensor(), x.grad)
     torch.testing.assert_close(dw.grad.full_tensor(), w.grad)
     assert isinstance(torch.ops.opwright.cube(dx), DTensor)
+    try:
+        torch.nn.functional.elu(dx)
+    except NotImplementedError:
+        continue  # before torch 2.11 DTensor has no rule for it
     h, c = ow.lltm_cell(dx, spread(torch.randn(9, 6), Replicate()), spread(torch.randn(9), Replicate()), dx, dx)
     h.sum().backward()
 print("held")

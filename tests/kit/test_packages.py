@@ -168,10 +168,11 @@ def test_a_missing_name_is_answered_with_the_nearest(tmp_path: Path) -> None:
 
 def test_a_folder_does_not_become_a_place_to_import_from(package: Path) -> None:
     """Only what was asked for is found there: anybody's json.py is not."""
-    command = "from opwright.cli import main; main()"
+    command = package.parent.parent / "command.py"  # as the installed one is: somewhere else
+    command.write_text("from opwright.cli import main; main()")
     for name in ("json", "colorsys", "nonexistent_lib"):
         (package.parent / f"{name}.py").write_text("raise SystemExit('imported')")
     (package / "ops" / "third" / "op.py").write_text("import colorsys, nonexistent_lib\n")
-    done = run("-I", "-c", command, "list", "my_pkg", "--json", cwd=package.parent, fails=1)
+    done = run(str(command), "list", "my_pkg", "--json", cwd=package.parent, fails=1)
     assert "No module named 'nonexistent_lib'" in done.stderr
     assert [row["op"] for row in json.loads(done.stdout)] == ["my_pkg.half"]

@@ -360,3 +360,32 @@ def test_operators_are_called_while_they_change() -> None:
     for thread in threads:
         thread.join()
     assert not wrong, wrong[:3]
+
+
+def test_what_was_declared_of_a_gradient_stays_or_is_missed() -> None:
+    op = define(2.0)
+    op.gradient(lambda grad: grad * 2)
+    op.backward.kernel("cpu")(lambda grad, *, wanted=None: (grad * 2,))
+    op.fake(lambda x: torch.empty_like(x))
+    assert len(op.backward.kernels) == 1
+    with pytest.warns(RuntimeWarning, match=r"declared of cell_backward \(kernels\) was for the former one"):
+        op.gradient(lambda grad: grad * 3)
+    assert op.backward.kernels == []
+
+
+def test_not_opaque_is_what_an_operator_without_kernels_is() -> None:
+    @ow.op(namespace="again", opaque=False)
+    def seen(x: Tensor) -> Tensor:
+        return x * 2
+
+    assert not seen.opaque
+    seen.kernel("cpu")(lambda x: x * 2 + 1)
+    assert seen(torch.ones(1)).item() == torch.ops.again.seen(torch.ones(1)).item() == 3
+
+
+@pytest.mark.parametrize("result", [None, 3.0, [torch.ones(1)]])
+def test_a_kernel_that_returns_something_else_is_named(result: Any) -> None:
+    op = define(2.0)
+    op.kernel("cpu")(lambda x: result)
+    with pytest.raises(TypeError, match=r"cell: its kernel <lambda> returned .*; it must return a Tensor"):
+        op(torch.ones(1))

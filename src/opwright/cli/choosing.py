@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import importlib.util
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,7 +72,8 @@ class Broken(ImportError):
 def _told() -> Iterator[None]:
     """Say of an error in somebody's file where it is."""
     try:
-        yield
+        with contextlib.redirect_stdout(sys.stderr):  # what a file prints is not what a command says
+            yield
     except Exception as e:
         if not where(e):
             raise

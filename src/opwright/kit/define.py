@@ -99,7 +99,7 @@ def op(
             function,
             # Whoever takes a generator draws from it.
             random=random or any(p.kind.schema.startswith("Generator") for p in signature.parameters),
-            opaque=opaque,
+            opaque=True if opaque else None,  # False is what an operator without kernels is anyway
             compile=compile,
             autocast=casts,
         )
@@ -135,7 +135,9 @@ def _refuse_function(function: Any, name: str) -> None:
 
 def _refuse_name(name: str, namespace: str | None) -> None:
     for what, word in (("name", name), ("namespace", namespace or "user")):
-        if not (word.isidentifier() and word.isascii()) or keyword.iskeyword(word) or word.startswith("__"):
+        if keyword.iskeyword(word):
+            raise TypeError(f"{name}: {word!r} is a keyword of Python; give another {what} with @ow.op({what}=…)")
+        if not (word.isidentifier() and word.isascii()) or word.startswith("__"):
             raise TypeError(
                 f"{name}: an operator's {what} is made of letters, digits and _, got {word!r}; "
                 f"give another with @ow.op({what}=…)"

@@ -104,9 +104,9 @@ def load(path: str | os.PathLike[str], /) -> types.SimpleNamespace:
         packages.import_from(package)
     for file in listed:
         try:
-            found.update(_operators_of_file(file))
+            found.update(_operators_of_file(file) if file.name == FILE else operators_of(_import_file(file)))
         except Exception as e:
-            broken[file.parent.name] = e
+            broken[file.parent.name if file.name == FILE else file.stem] = e
     if package is not None:
         found |= packages.operators_in(package.module)
     if broken and not found:

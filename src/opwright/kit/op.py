@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -47,7 +48,7 @@ class Op(Declarations, Operator, Generic[P, R]):
     def __init__(self, spec: Spec, role: Role = Role()) -> None:
         self.spec, self.role = spec, role
         self.name, self.namespace, self.qualname = spec.name, spec.namespace, spec.qualname
-        self.signature, self.reference = spec.signature, spec.reference
+        self.signature, self.reference, self.origin = spec.signature, spec.reference, spec.origin
         self.saving_form: Op[..., Any] | None = None
         """The form that returns outputs and extra results, an operator of its own with kernels of its own."""
         self.stood: str | None = None
@@ -56,6 +57,8 @@ class Op(Declarations, Operator, Generic[P, R]):
         """Whether it was defined again when something else stood in what its reference names."""
         self.called = False
         """Whether it was called through the dispatcher."""
+        self._carried: dict[str, Any] = {}
+        """What was declared of its gradient operator, for the next one."""
         self.kernels: list[Kernel] = []
         self.state = probe.State(
             role.spoken(spec.name), spec.signature, spec.reference, spec.random, gradient=role.is_gradient
@@ -92,11 +95,6 @@ class Op(Declarations, Operator, Generic[P, R]):
     def schema(self) -> str:
         """The schema under which the dispatcher knows it."""
         return self.signature.schema(self.name)
-
-    @property
-    def origin(self) -> str:
-        """Where it was defined: only the same place may define it again."""
-        return self.spec.origin
 
     @property
     def file(self) -> str | None:
@@ -157,6 +155,7 @@ class Op(Declarations, Operator, Generic[P, R]):
             for name in kept:
                 del self.__dict__[name]
             self.called = False
+            self._leave(kept.get("_backward"), spec.differentiates_like(before))
         if spec.runs_like(before):
             return
         try:
@@ -165,6 +164,15 @@ class Op(Declarations, Operator, Generic[P, R]):
             self.spec = before
             self.__dict__.update(kept)
             raise
+
+    def _leave(self, gradient: Op[..., Any] | None, same: bool) -> None:
+        """Another gradient operator will take its place: with what was declared of it, if it is the `same`."""
+        declared = {} if gradient is None else {n: v for n, v in gradient.spec.declared.items() if v}
+        self._carried = declared if same else {}
+        if declared and not same:
+            what = f"what was declared of {self.name}_backward ({', '.join(declared)}) was for the former one"
+            why = f"opwright: {self.name}: its gradient has changed, and {what}; declare it again, after the gradient"
+            warnings.warn(why, RuntimeWarning, stacklevel=4)
 
     def save(self, extras: Extras) -> None:
         """Take extra results, and make the form that returns them."""
@@ -286,6 +294,9 @@ class Op(Declarations, Operator, Generic[P, R]):
                 return True
             rung = self.derivation
             made: Op[..., Any] = Op(forms.gradient(self.spec, rung), Gradient(self, rung))
+            if self._carried:
+                made.become(replace(made.spec, **self._carried))
+                self._carried = {}
             self._backward = made
         return True  # the constant that Dynamo keeps
 
@@ -319,8 +330,7 @@ class Op(Declarations, Operator, Generic[P, R]):
     @property
     def follows_shapes(self) -> bool:
         """Whether it is a gradient whose results look like the inputs of an operator that declares shapes."""
-        of_declared = self.parent is not None and self.parent is self.home and self.home.spec.fake is not None
-        return of_declared and self.spec.fake is None
+        return self.parent is self.home and self.home.spec.fake is not None and self.spec.fake is None
 
     def build(self, device: str | None = None, *, force: bool = False) -> None:
         """Build and load its kernels now; after a change to their source, the new ones take over. Those for CUDA

@@ -23,8 +23,8 @@ from opwright.kit.op import Op
 FILE = "op.py"
 """The file in an operator's folder that defines it."""
 
-DEPTH = 2
-"""Folders without an __init__.py that may lie between a file and its package: `pkg/ops/NAME/op.py`."""
+PROJECT = ("pyproject.toml", "setup.py", ".git")
+"""What lies in the outermost folder of a project, above which there is no package of it."""
 
 _loaded: set[str] = set()
 """The modules that were imported here, and are read anew when they are loaded again."""
@@ -45,7 +45,13 @@ class PackageFile(NamedTuple):
 
 def package_file(file: Path) -> PackageFile | None:
     """The module that a file is in the package around it; None where there is no package."""
-    folder = next((f for f in [*file.parents][: DEPTH + 1] if (f / "__init__.py").is_file()), None)
+    folder = None
+    for above in file.parents:
+        if (above / "__init__.py").is_file():
+            folder = above
+            break
+        if any((above / name).exists() for name in PROJECT):
+            break
     if folder is None:
         return None
     while (folder.parent / "__init__.py").is_file():
@@ -95,8 +101,17 @@ def look_in(folder: Path, module: str) -> None:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Every operator's file below a package's folder."""
-    return sorted(f for f in folder.rglob(FILE) if not any(p.startswith(".") for p in f.relative_to(folder).parts))
+    """Every file below a package's folder that may define operators: those called op.py, and others that speak of
+    opwright. Not what runs or tests it."""
+    found = []
+    for file in sorted(folder.rglob("*.py")):
+        parts = file.relative_to(folder).parts
+        aside = file.name in ("__main__.py", "conftest.py", "setup.py") or file.name.startswith("test_")
+        if aside or any(p.startswith(".") or p == "tests" for p in parts):
+            continue
+        if file.name == FILE or b"opwright" in file.read_bytes():
+            found.append(file)
+    return found
 
 
 def operators_in(module: str) -> dict[str, Op[..., Any]]:

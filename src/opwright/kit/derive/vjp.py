@@ -222,3 +222,12 @@ _TRANSFORM_KEYS = _keys(
     "FuncTorchVmapMode",
     "FuncTorchGradWrapper",
 )
+
+
+def refuse_derivative(why: str, value: Any) -> Any:
+    """A value that must not look like a constant to whoever differentiates it, though it has no history."""
+    if isinstance(value, (list, tuple)):
+        return [refuse_derivative(why, v) for v in value]
+    if value is None or value.requires_grad or not has_gradient(value):
+        return value
+    return private.DelayedError(why, 1)(value.detach().requires_grad_())

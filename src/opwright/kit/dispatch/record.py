@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from opwright.kit import private
+from opwright.kit.derive.vjp import refuse_derivative
 from opwright.kit.dispatch import kept, registry
 from opwright.kit.spec.require import spell
-from opwright.kit.spec.values import has_gradient, like, tensors, unread
+from opwright.kit.spec.values import like, tensors, unread
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -97,7 +98,7 @@ class _Node(torch.autograd.Function):
         arguments[above.rung.wanted] = [any(w) for w in wants]
         grads = above.calls.dispatched(**arguments) if torch.compiler.is_compiling() else above(**arguments)
         if torch.is_grad_enabled() and above.differentiable_once is not None:
-            grads = [_refuse_twice(above.differentiable_once, grad) for grad in grads]
+            grads = [refuse_derivative(above.differentiable_once, grad) for grad in grads]
         result: list[Tensor | None] = []
         for p, want, grad in zip(op.signature.differentiable_inputs, wants, grads, strict=True):
             each = list(grad) if isinstance(grad, (list, tuple)) else [grad]
@@ -216,16 +217,6 @@ def _restore(ctx: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         return [fill(v) for v in value] if isinstance(value, list) else value
 
     return {name: fill(value) for name, value in ctx.plan.items()}, ctx.values
-
-
-def _refuse_twice(why: str, grad: Any) -> Any:
-    """A gradient that was computed from caches has no history, and must not look like a constant to whoever
-    differentiates it."""
-    if isinstance(grad, (list, tuple)):
-        return [_refuse_twice(why, g) for g in grad]
-    if grad is None or grad.requires_grad or not has_gradient(grad):
-        return grad
-    return private.DelayedError(why, 1)(grad.detach().requires_grad_())
 
 
 class _Slot:

@@ -145,8 +145,9 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
     plain = _front_kernel(f"{op.namespace}::{name}")
 
     def front(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        extras = entry.op.home.spec.extras
-        nested = extras is None or not extras.once  # what a node keeps may be differentiated again, a layer further out
+        spec = entry.op.home.spec
+        # What a node keeps may be differentiated again, a layer further out.
+        nested = spec.extras is None or not (spec.extras.once or spec.by_formula)
         if nested and entry.native and plain is not None and only_gradients():
             return plain.call_boxed(keyset, *args, **kwargs)
         return entry.op.run_transformed(*args, **kwargs)

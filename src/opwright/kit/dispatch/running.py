@@ -19,6 +19,7 @@ from opwright.kit.spec.values import overlaps, tensors
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
+    from opwright.kit.spec.schema import Output
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -162,12 +163,22 @@ def _read_result(op: Op[..., Any], kernel: Kernel, out: Any) -> Any:
         return None  # it may return what it wrote to, as in-place functions do
     if len(outputs) == 1 and isinstance(out, tuple) and len(out) == 1:
         return out[0]
+    if len(outputs) == 1 and not _fits(outputs[0], out):
+        raise TypeError(
+            f"{op.name}: its kernel {kernel.name} returned {describe(out)}; it must return {outputs[0].kind.says}"
+        )
     if len(outputs) > 1 and (not isinstance(out, (tuple, list)) or len(out) != len(outputs)):
         raise TypeError(
             f"{op.name}: its kernel {kernel.name} returned {describe(out)}; "
             f"it must return the {len(outputs)} results of {op.schema}"
         )
     return out
+
+
+def _fits(output: Output, value: Any) -> bool:
+    if output.kind.is_list:
+        return isinstance(value, (list, tuple)) and all(isinstance(v, torch.Tensor) for v in value)
+    return isinstance(value, torch.Tensor) or (value is None and output.kind.is_optional)
 
 
 def _may_write(op: Op[..., Any], values: dict[str, Any]) -> bool:

@@ -63,6 +63,8 @@ class Domain:
     """`sizes`, read."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.dtypes, torch.dtype):
+            raise TypeError(f"Domain: dtypes are several; write dtypes=({self.dtypes},)")
         for dtype in (*self.dtypes, *(d for own in self.types.values() for d in own)):
             if not isinstance(dtype, torch.dtype):
                 raise TypeError(f"Domain: a dtype must be one of torch's, such as torch.float32, got {dtype!r}")
