@@ -150,12 +150,15 @@ class Op(Declarations, Operator, Generic[P, R]):
         """Take a new spec of the same reference: what followed from the old one is dropped, and the new one bound."""
         before, self.spec = self.spec, spec
         kept = {name: value for name, value in self.__dict__.items() if name in ("_next_rung", "_backward")}
+        same, lost = spec.differentiates_like(before), dict[str, Any]()
         shapes_follow = self.role.below is None  # its gradient looks like its inputs
-        if not spec.differentiates_like(before) or (shapes_follow and spec.fake is not before.fake):
+        if not same or (shapes_follow and spec.fake is not before.fake):
             for name in kept:
                 del self.__dict__[name]
             self.called = False
-            self._leave(kept.get("_backward"), spec.differentiates_like(before))
+            former = kept.get("_backward")
+            declared = self._carried if former is None else {n: v for n, v in former.spec.declared.items() if v}
+            self._carried, lost = (declared, lost) if same else ({}, declared)
         if spec.runs_like(before):
             return
         try:
@@ -164,15 +167,12 @@ class Op(Declarations, Operator, Generic[P, R]):
             self.spec = before
             self.__dict__.update(kept)
             raise
-
-    def _leave(self, gradient: Op[..., Any] | None, same: bool) -> None:
-        """Another gradient operator will take its place: with what was declared of it, if it is the `same`."""
-        declared = {} if gradient is None else {n: v for n, v in gradient.spec.declared.items() if v}
-        self._carried = declared if same else {}
-        if declared and not same:
-            what = f"what was declared of {self.name}_backward ({', '.join(declared)}) was for the former one"
+        if self._carried:
+            self.define_gradient()
+        if lost:
+            what = f"what was declared of {self.name}_backward ({', '.join(lost)}) was for the former one"
             why = f"opwright: {self.name}: its gradient has changed, and {what}; declare it again, after the gradient"
-            warnings.warn(why, RuntimeWarning, stacklevel=4)
+            warnings.warn(why, RuntimeWarning, stacklevel=3)
 
     def save(self, extras: Extras) -> None:
         """Take extra results, and make the form that returns them."""
