@@ -52,6 +52,7 @@ def test_new_scaffolds_an_operator_that_works_as_it_stands(tmp_path: Path) -> No
             op(*reject.args, **reject.kwargs)
 
 
+@pytest.mark.slow
 def test_new_writes_tests_that_pass(tmp_path: Path) -> None:
     run("new", "tested_swish", "--path", str(tmp_path))
     told = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "forward"]
@@ -149,7 +150,7 @@ def test_doctor_looks_at_a_library(tmp_path: Path) -> None:
 
 def test_paths_and_schemas_are_printed_as_they_are(tmp_path: Path) -> None:
     said = run("new", "swish_shown", "--path", str(tmp_path / "a [/b] c")).stdout
-    assert f"opwright list '{tmp_path / 'a [/b] c' / 'swish_shown'}'" in said.replace("\n", "")
+    assert f"opwright check '{tmp_path / 'a [/b] c' / 'swish_shown'}'" in said.replace("\n", "")
     file = tmp_path / "marked.py"
     source = "def marked(x: torch.Tensor, mode: str = '[/red]') -> torch.Tensor:\n    return x * 2\n"
     file.write_text(f"import torch\nimport opwright as ow\n\n@ow.op\n{source}")

@@ -347,25 +347,3 @@ def test_a_surrogate_with_extras_is_the_gradient_of_every_order() -> None:
         (first,) = torch.autograd.grad((w * step(z)).sum(), z, create_graph=True)
         assert torch.autograd.grad(first.sum(), w)[0].tolist() == [1, 0]
         step(x)
-
-
-def test_extras_that_pytorch_cannot_follow_are_not_taken_for_constants() -> None:
-    @ow.op(name="extras_numpy")
-    def square(x: Tensor) -> Tensor:
-        return torch.from_numpy(x.detach().numpy() ** 2)
-
-    square.fake(lambda x: torch.empty_like(x))
-
-    @square.saving("twice")
-    def _(x: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.from_numpy(x.detach().numpy() ** 2), torch.from_numpy(2 * x.detach().numpy())
-
-    @square.gradient
-    def _(grad: Tensor, twice: Tensor) -> Tensor:
-        return grad * twice
-
-    x, w = torch.tensor([0.5, -3.0], requires_grad=True), torch.ones(2, requires_grad=True)
-    (first,) = torch.autograd.grad((w * square(x)).sum(), x, create_graph=True)
-    assert torch.autograd.grad(first.sum(), w, retain_graph=True)[0].tolist() == [1, -6]
-    with pytest.raises(RuntimeError, match="where PyTorch cannot follow, and have no derivative"):
-        torch.autograd.grad(first.sum(), x)

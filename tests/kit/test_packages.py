@@ -63,6 +63,7 @@ def listed(name: str, cwd: Path, fails: int = 0) -> list[str]:
     return [row["op"] for row in json.loads(out)]
 
 
+@pytest.mark.slow
 def test_modules_packages_and_folders_name_the_same_operators(package: Path) -> None:
     both, src = ["my_pkg.half", "my_pkg.third"], package.parent
     assert listed("my_pkg", src) == both

@@ -136,7 +136,7 @@ def _refuse_function(function: Any, name: str) -> None:
 def _refuse_name(name: str, namespace: str | None) -> None:
     for what, word in (("name", name), ("namespace", namespace or "user")):
         if keyword.iskeyword(word):
-            raise TypeError(f"{name}: {word!r} is a keyword of Python; give another {what} with @ow.op({what}=…)")
+            raise TypeError(f"{name}: {word!r} is a keyword of Python; give another with @ow.op({what}=…)")
         if not (word.isidentifier() and word.isascii()) or word.startswith("__"):
             raise TypeError(
                 f"{name}: an operator's {what} is made of letters, digits and _, got {word!r}; "

@@ -60,6 +60,7 @@ def start(tmp_path: Path, text: str, *more: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_never_ends_crashes_or_is_killed_is_reported_and_the_rest_measured(tmp_path: Path) -> None:
     text = OPERATORS.replace("(64, 4096)", "(4096,)") + TROUBLE
     out, err = start(tmp_path, text, "--limit", "10", "--json", "-").communicate(timeout=250)
@@ -141,7 +142,7 @@ def test_a_scaffolded_operator_is_measured_as_it_stands(tmp_path: Path) -> None:
         (["--device", "tpu"], "--device must be cpu or cuda"),
         (["--without", "eager"], "everything is compared with it"),
         (["--compare", "nowhere.json"], "nowhere.json: cannot be read"),
-        (["no_such_operator"], "there is no operator and no file 'no_such_operator'"),
+        (["no_such_operator"], "there is no operator, file or module 'no_such_operator'"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], why: str) -> None:

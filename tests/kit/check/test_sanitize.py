@@ -32,7 +32,9 @@ def test_every_rung_and_saving_form_of_the_library_is_clean_under_the_sanitizers
     assert ran == {rung.name for rung in rungs(op) if any(k.library and k.device == "cpu" for k in rung.kernels)}
 
 
-@pytest.mark.parametrize("name", ["lltm", "lltm_saving", "lltm_backward"])
+@pytest.mark.parametrize(
+    "name", ["lltm_backward", *(pytest.param(each, marks=pytest.mark.slow) for each in ("lltm", "lltm_saving"))]
+)
 def test_a_layer_in_bfloat16_is_clean_under_the_sanitizers(name: str) -> None:
     assert sanitized(ow.lltm, rung=name, case=f"{name}:0.bfloat16.plain.forward").cases == 1
 

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from opwright.kit.derive import derive
 from opwright.kit.derive.derive import Missing, Rung
-from opwright.kit.derive.vjp import differentiated, refuse_derivative
 from opwright.kit.spec.samples import Maker, Sample, read_sample, samples_of_rung
 from opwright.kit.spec.schema import Signature
-from opwright.kit.spec.values import tensors
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -151,25 +149,19 @@ def _gradient(
     found = derive.rung_above(spec.name, signature, reference, function, spec.random, spec.extras, of_gradient)
     if formula is None or isinstance(found, Missing):
         return found
-    if found.total is not None and (formula.surrogate or spec.fake is not None):
-        found = replace(found, total=_by_formula(signature, found, opaque=not formula.surrogate))
+    if found.total is not None and formula.surrogate:
+        found = replace(found, total=_by_formula(signature, found))
     return found if formula.needs is None else derive.with_needs(spec.name, signature, found, formula.needs)
 
 
-def _by_formula(signature: Signature, rung: Rung, opaque: bool) -> Callable[..., Any]:
-    """A gradient that takes extra results, from the inputs alone: the formula, with its caches computed again.
-    `opaque`: PyTorch may not see how they depend on the inputs, so that nobody may differentiate them."""
+def _by_formula(signature: Signature, rung: Rung) -> Callable[..., Any]:
+    """A gradient that takes extra results, from the inputs alone: the formula, with its caches computed again."""
     bare, saving = rung.bare, rung.extras
     assert saving is not None
 
     def total(*args: Any, **kwargs: Any) -> Any:
         values = bare.bind(args, kwargs)
-        inputs = {name: values[name] for name in signature.names}
-        out = saving.function(**inputs)
-        caches = {name: out[index] for name, index in rung.outputs.items()}
-        if opaque and differentiated([t for value in inputs.values() for t in tensors(value)]):
-            why = "its extra results are computed where PyTorch cannot follow, and have no derivative"
-            caches = {name: refuse_derivative(why, t) for name, t in caches.items()}
-        return rung.reference(**values, **caches)
+        out = saving.function(**{name: values[name] for name in signature.names})
+        return rung.reference(**values, **{name: out[index] for name, index in rung.outputs.items()})
 
     return total

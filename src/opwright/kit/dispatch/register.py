@@ -147,7 +147,7 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
     def front(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         spec = entry.op.home.spec
         # What a node keeps may be differentiated again, a layer further out.
-        nested = spec.extras is None or not (spec.extras.once or spec.by_formula)
+        nested = spec.extras is None or not (spec.extras.once or entry.op.home.surrogate)
         if nested and entry.native and plain is not None and only_gradients():
             return plain.call_boxed(keyset, *args, **kwargs)
         return entry.op.run_transformed(*args, **kwargs)

@@ -91,12 +91,6 @@ class Spec:
         return inspect.getsourcefile(inspect.unwrap(self.reference))
 
     @property
-    def by_formula(self) -> bool:
-        """Whether derivatives of every order are its formula's: one that differs from the reference's on purpose, or
-        of a reference that PyTorch may not see into."""
-        return self.formula is not None and (self.formula.surrogate or self.fake is not None)
-
-    @property
     def declared(self) -> dict[str, Any]:
         """What its author said after it was made, field by field."""
         return {name: getattr(self, name) for name in _LATER}
