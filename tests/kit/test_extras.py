@@ -347,3 +347,26 @@ def test_a_surrogate_with_extras_is_the_gradient_of_every_order() -> None:
         (first,) = torch.autograd.grad((w * step(z)).sum(), z, create_graph=True)
         assert torch.autograd.grad(first.sum(), w)[0].tolist() == [1, 0]
         step(x)
+
+
+def test_a_reference_that_pytorch_cannot_follow_is_not_taken_for_a_constant() -> None:
+    @ow.op(name="extras_numpy")
+    def square(x: Tensor) -> Tensor:
+        return torch.from_numpy(x.detach().numpy() ** 2)
+
+    square.fake(lambda x: torch.empty_like(x))
+
+    @square.saving("twice")
+    def _(x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(x.detach().numpy() ** 2), torch.from_numpy(2 * x.detach().numpy())
+
+    @square.gradient
+    def _(grad: Tensor, twice: Tensor) -> Tensor:
+        return grad * twice
+
+    x, w = torch.tensor([0.5, -3.0], requires_grad=True), torch.ones(2, requires_grad=True)
+    (first,) = torch.autograd.grad((w * square(x)).sum(), x, create_graph=True)
+    assert first.tolist() == [1, -6]
+    for each in (x, w):
+        with pytest.raises(RuntimeError, match="since the reference of extras_numpy leaves PyTorch"):
+            torch.autograd.grad(first.sum(), each, retain_graph=True)

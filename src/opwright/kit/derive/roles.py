@@ -6,10 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from opwright.kit import private
 from opwright.kit.derive import derive
 from opwright.kit.derive.derive import Missing, Rung
+from opwright.kit.derive.vjp import refuse_derivative
 from opwright.kit.spec.samples import Maker, Sample, read_sample, samples_of_rung
 from opwright.kit.spec.schema import Signature
+from opwright.kit.spec.values import tensors
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -151,7 +156,25 @@ def _gradient(
         return found
     if found.total is not None and formula.surrogate:
         found = replace(found, total=_by_formula(signature, found))
+    elif found.total is not None and spec.fake is not None:
+        found = replace(found, total=_followed(spec.name, found.total))
     return found if formula.needs is None else derive.with_needs(spec.name, signature, found, formula.needs)
+
+
+def _followed(name: str, total: Callable[..., Any]) -> Callable[..., Any]:
+    """A gradient that was derived from a reference which PyTorch may not be able to follow, through NumPy for one: then
+    it depends on nothing, and must not be taken for a constant."""
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        out = total(*args, **kwargs)
+        given = [t for value in (*args, *kwargs.values()) for t in tensors(value)]
+        lost = any(t.requires_grad for t in given) and not any(t.requires_grad for t in tensors(list(out)))
+        if not lost or not torch.is_grad_enabled() or private.transforms():
+            return out
+        why = f"{name}_backward: PyTorch cannot differentiate it, since the reference of {name} leaves PyTorch"
+        return tuple(refuse_derivative(why, each) for each in out)
+
+    return checked
 
 
 def _by_formula(signature: Signature, rung: Rung) -> Callable[..., Any]:
