@@ -305,6 +305,7 @@ def test_saving_twice_binds_the_form_that_stands_now() -> None:
         assert (op._call is op.calls.dispatched) == op.opaque
 
 
+@pytest.mark.skipif(native.available() is not None, reason="in Python the formula differentiates a form that writes")
 def test_an_in_place_form_runs_a_kernel_that_its_gradient_gets_later() -> None:
     op = define(2.0)
     ran: list[str] = []

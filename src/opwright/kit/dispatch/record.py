@@ -14,6 +14,7 @@ from opwright.kit.spec.require import spell
 from opwright.kit.spec.values import like, tensors, unread
 
 if TYPE_CHECKING:
+    from opwright.kit.derive.derive import Rung
     from opwright.kit.op import Op
 
 
@@ -55,8 +56,11 @@ class _Node(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, op: Op[..., Any], keyset: Any, values: dict[str, Any], *followed: Tensor) -> Any:
         ctx.set_materialize_grads(False)
+        # Differentiated by the gradient that it has now, whatever becomes of the operator before the backward.
+        ctx.above = op.backward if op.has_rung else None
+        rung = None if ctx.above is None else ctx.above.rung
         positional, named = op.signature.encode(values)
-        inputs = _keep_updated(op, values)
+        inputs = _keep_updated(op, rung, values)
         with private.BelowAutograd():
             out = op.overload.redispatch(keyset & private.AFTER_AUTOGRAD, *positional, **named)
         out = _own(out)
@@ -64,7 +68,7 @@ class _Node(torch.autograd.Function):
         _refuse_arguments(op.form_of or op, values, outputs)
         ctx.op = op
         ctx.shapes = [None if o is None else [_Shape.of(t) for t in tensors(o)] for o in outputs]
-        _save(ctx, op, inputs, outputs)
+        _save(ctx, op, rung, inputs, outputs)
         fixed = [
             t
             for o, value in zip(op.signature.outputs, outputs, strict=True)
@@ -86,7 +90,7 @@ class _Node(torch.autograd.Function):
         chosen = [incoming[i] for i in op.signature.differentiable_outputs]
         if all(g is None for grad in chosen for g in (grad if isinstance(grad, list) else [grad])):
             return (None,) * len(ctx.needs_input_grad)
-        above = op.backward  # raises where there is no further rung
+        above = ctx.above or op.backward  # which raises where there is no further rung
         saved, values = _restore(ctx)
         assert above.rung is not None
         arguments: dict[str, Any] = {}
@@ -128,9 +132,9 @@ def _own(out: Any) -> Any:
         return torch.ops.aten.alias.default(out)
 
 
-def _keep_updated(op: Op[..., Any], values: dict[str, Any]) -> dict[str, Any]:
+def _keep_updated(op: Op[..., Any], rung: Rung | None, values: dict[str, Any]) -> dict[str, Any]:
     """The arguments as they are before the call, for what the gradient reads of those that it writes to."""
-    read = op.derivation.inputs if op.has_rung else ()
+    read = () if rung is None else rung.inputs
     updated = [p.name for p in op.signature.parameters if p.mutated and p.name in read and values[p.name] is not None]
     return values | {name: kept.copy(values[name]) for name in updated}
 
@@ -173,12 +177,13 @@ def _materialize(above: Op[..., Any], name: str, grad: Any, shapes: list[_Shape]
     return grad
 
 
-def _save(ctx: Any, op: Op[..., Any], values: dict[str, Any], outputs: tuple[Any, ...]) -> None:
+def _save(
+    ctx: Any, op: Op[..., Any], rung: Rung | None, values: dict[str, Any], outputs: tuple[Any, ...]
+) -> None:
     """Keep what the next rung needs: tensors where autograd watches over them, everything else as it is."""
-    if not op.has_rung:  # differentiable no further; who tries is told then
+    if rung is None:  # differentiable no further; who tries is told then
         ctx.values = {}
         return
-    rung = op.derivation
     kept: list[Tensor] = []
     plan: dict[str, Any] = {}
 
