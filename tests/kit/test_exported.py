@@ -122,3 +122,37 @@ def test_a_compiled_program_holds_its_operators_too(monkeypatch: pytest.MonkeyPa
     program.graph_module.recompile()
     with pytest.raises(RuntimeError, match="is not what it was when this program was exported"):
         program.run_decompositions()
+
+
+FORCES = """
+import sys, torch, opwright as ow
+
+@ow.op(opaque=True, namespace="user")
+def energy(x: torch.Tensor) -> torch.Tensor:
+    return torch.exp(x) * 2
+
+class Force(torch.nn.Module):
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(energy(x).sum(), x)[0]
+
+file, what = sys.argv[1:]
+if what == "save":
+    torch.export.save(torch.export.export(Force(), (torch.ones(3),), strict=False), file)
+else:
+    assert not hasattr(torch.ops.user, "nobody_backward")
+    print(torch.export.load(file).module()(torch.zeros(3)).tolist())
+"""
+
+
+def test_a_program_with_a_gradient_in_it_is_loaded_where_nobody_has_asked_for_that(tmp_path: Path) -> None:
+    """The gradient is an operator that is made when it is first wanted, or named."""
+
+    def run(what: str) -> str:
+        command = [sys.executable, "-c", FORCES, str(tmp_path / "force.pt2"), what]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("save")
+    assert run("load").strip() == "[2.0, 2.0, 2.0]"

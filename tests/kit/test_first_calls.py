@@ -307,3 +307,14 @@ def test_threads_that_ask_for_a_gradient_first_get_one_operator() -> None:
             thread.join()
         assert len({id(f) for f in found}) == 1
         assert getattr(torch.ops.first_calls, f"{op.name}_backward").default is found[0].overload
+
+
+def test_what_a_reference_captures_is_refused_under_compile_too() -> None:
+    layer = torch.nn.Linear(2, 2)
+
+    @ow.op(name="captures_compiled", opaque=True)
+    def op(x: Tensor) -> Tensor:
+        return layer(x)  # type: ignore[no-any-return]
+
+    with pytest.raises(BadReference, match="reads 'layer' from the code around it"):
+        torch.compile(lambda x: op(x).sum(), backend="aot_eager")(torch.ones(2))

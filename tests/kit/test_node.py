@@ -196,7 +196,11 @@ def test_hooks_and_retained_gradients(define: Define) -> None:
 def test_what_was_recorded_keeps_the_gradient_it_was_recorded_with(define: Define) -> None:
     op = define(squash, torch.ones(1))
     x = torch.ones(3, requires_grad=True)
-    formulas = [lambda grad: grad * 5, lambda grad, x: grad * 7 + 0 * x, lambda grad, result: grad * 9 + 0 * result]
+    formulas: list[Any] = [
+        lambda grad: grad * 5,
+        lambda grad, x: grad * 7 + 0 * x,
+        lambda grad, result: grad * 9 + 0 * result,
+    ]
     recorded = []
     for formula in formulas:
         op.gradient(formula)

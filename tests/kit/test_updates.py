@@ -103,3 +103,17 @@ def test_explain_says_that_the_kernel_runs() -> None:
     said = str(ow.explain(op, torch.randn(4, 3, requires_grad=True), torch.ones(3), torch.zeros(3)))
     assert "its declared gradient" in said
     assert "forward   kernel" in said
+
+
+@pytest.mark.parametrize("kernel", [False, True])
+def test_a_history_that_a_write_would_lose_is_refused(kernel: bool) -> None:
+    def lost(x: Tensor, total: Tensor) -> Tensor:
+        total.add_(x)
+        return x * 2
+
+    op: ow.Op[..., Any] = ow.op(name=f"lost{kernel}", namespace="updates", mutates=("total",), opaque=not kernel)(lost)
+    if kernel:
+        op.kernel("cpu")(lambda x, total: (total.add_(x), x * 2)[1])
+    for _ in range(2):  # the second call as well as the first
+        with pytest.raises(TypeError, match=r"its reference writes to 'total' what has a gradient, .*detached"):
+            op(torch.ones(2), torch.zeros(2))

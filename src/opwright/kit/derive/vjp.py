@@ -125,9 +125,12 @@ def refuse_errors(nodes: list[Any]) -> None:
         nodes += behind
 
 
+UNSEEN = "a function that it cannot see"
+
+
 def where_history_ends(run: Callable[..., Sequence[Tensor | None]], primals: Sequence[Tensor]) -> str:
     """Where the history of a function's results ends though it was not meant to; empty when there is no such place.
-    Steps end in whole numbers or truth values, and detach means to."""
+    Steps end in whole numbers or truth values, and detach means to, unless NumPy goes on from there."""
     ends, leaves = _Ends(), [t.detach().requires_grad_() for t in primals]
     with ends:
         here = run(*leaves)
@@ -135,7 +138,7 @@ def where_history_ends(run: Callable[..., Sequence[Tensor | None]], primals: Seq
         return ends.seen
     # What PyTorch does not see has no history either. It moves at every turn, a step at most once.
     first, second = (run(*((t.detach() * (1 + d) + d).requires_grad_() for t in primals)) for d in (0.001, 0.002))
-    return "a function that it cannot see" if _moved(here, first) and _moved(first, second) else ""
+    return UNSEEN if _moved(here, first) and _moved(first, second) else ""
 
 
 def _moved(before: Sequence[Tensor | None], after: Sequence[Tensor | None]) -> bool:
@@ -146,6 +149,8 @@ def _moved(before: Sequence[Tensor | None], after: Sequence[Tensor | None]) -> b
 
 class _Ends(TorchFunctionMode):
     MEANT = ("detach", "_like", "new_", "__get__", "sign", "floor", "ceil", "round", "trunc")
+    LEAVING = ("numpy", "__array__", "tolist", "__dlpack__")
+    """What hands values to code that PyTorch does not see, detached first or not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,6 +166,8 @@ class _Ends(TorchFunctionMode):
             meant = any(word in name for word in self.MEANT)
             self.meant = self.meant or meant
             self.seen = self.seen or ("" if meant else name)
+        if name in self.LEAVING and any(has_gradient(t) for t in tensors(list(args))):
+            self.seen = self.seen or UNSEEN
         return out
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 def run(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The results of a call as fake tensors."""
+    if not op.called:
+        running.refuse_captured(op)
     declared = op.shapes
     devices = {t.device for t in tensors([*args, *kwargs.values()]) if t.dim()}
     if declared is not None and len(devices) < 2:  # of tensors on several devices the reference knows what to say

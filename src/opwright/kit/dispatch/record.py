@@ -177,9 +177,7 @@ def _materialize(above: Op[..., Any], name: str, grad: Any, shapes: list[_Shape]
     return grad
 
 
-def _save(
-    ctx: Any, op: Op[..., Any], rung: Rung | None, values: dict[str, Any], outputs: tuple[Any, ...]
-) -> None:
+def _save(ctx: Any, op: Op[..., Any], rung: Rung | None, values: dict[str, Any], outputs: tuple[Any, ...]) -> None:
     """Keep what the next rung needs: tensors where autograd watches over them, everything else as it is."""
     if rung is None:  # differentiable no further; who tries is told then
         ctx.values = {}

@@ -122,7 +122,7 @@ def _differ(known: dict[str, Any], new: dict[str, Any]) -> bool:
 
 
 def _define(op: Op[..., Any], schema: str, public: bool) -> None:
-    namespace = getattr(torch.ops, op.namespace)
+    namespace = registry.namespace(op.namespace)
     name = op.name
     if op.qualname not in registry.entries and private.schemas_of(op.qualname):
         raise ValueError(f"{op.name}: {op.qualname} belongs to another library; choose another name or namespace")
@@ -132,7 +132,11 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
         name = f"{op.name}__{registry.versions[op.qualname]}"
     library = registry.libraries.setdefault(op.namespace, torch.library.Library(op.namespace, "FRAGMENT"))
     tags = [torch.Tag.nondeterministic_seeded] if op.random else []
-    library.define(schema.replace(op.name, name, 1), tags=tags)
+    registry.being_defined.add(f"{op.namespace}::{name}")
+    try:
+        library.define(schema.replace(op.name, name, 1), tags=tags)
+    finally:
+        registry.being_defined.discard(f"{op.namespace}::{name}")
     packet = getattr(namespace, name)
     entry = registry.Entry(op, schema, packet.default)
     op.overload = entry.overload

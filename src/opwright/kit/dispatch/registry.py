@@ -83,6 +83,40 @@ def recall(qualname: str) -> Op[..., Any]:
     return op
 
 
+class _Namespace(private.OpNamespace):  # type: ignore[misc]
+    """`torch.ops.my_ops`, where the gradient of an operator is found by its name before anybody has asked for it: a
+    program that was exported elsewhere names it."""
+
+    __module__ = private.OpNamespace.__module__  # which is part of what an operator is called on disk
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            qualname = f"{self.name}::{name}"
+            if not name.endswith("_backward") or qualname in being_defined:
+                raise
+            try:
+                recall(qualname)
+            except (LookupError, TypeError):
+                pass  # there is no such operator, or it has no gradient
+            else:
+                return super().__getattr__(name)
+            raise
+
+
+being_defined: set[str] = set()
+"""What is on its way into the dispatcher: PyTorch asks for the name first, to see whether it is taken."""
+
+
+def namespace(name: str) -> Any:
+    """What `torch.ops` has under the name of a namespace, as operators of ours want it."""
+    found = getattr(torch.ops, name)
+    if type(found) is private.OpNamespace:
+        found.__class__ = _Namespace
+    return found
+
+
 def operators() -> list[Op[..., Any]]:
     """Every operator defined so far, rungs included, in the order of definition."""
     return [entry.op for entry in entries.values()]

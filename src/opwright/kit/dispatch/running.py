@@ -8,14 +8,14 @@ import torch
 
 from opwright.kit import private
 from opwright.kit.derive.roles import Gradient
+from opwright.kit.derive.vjp import above_autograd, open_to_transforms
 from opwright.kit.derive.vjp import differentiated as somebody_differentiates
-from opwright.kit.derive.vjp import open_to_transforms
 from opwright.kit.dispatch import short
 from opwright.kit.dispatch.call import describe
 from opwright.kit.dispatch.kernel import Kernel, device_of
 from opwright.kit.spec import probe
 from opwright.kit.spec.captured import named
-from opwright.kit.spec.values import overlaps, tensors
+from opwright.kit.spec.values import has_gradient, overlaps, tensors
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -110,7 +110,7 @@ def unrouted(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
 def kernel(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """The kernel whose domain holds the call, else the reference."""
     if not op.called:
-        _first_call(op)
+        _first_call(op, args, kwargs)
     if not op.kernels:
         return reference(op, args, kwargs)
     values = op.signature.bind(args, kwargs)
@@ -131,15 +131,16 @@ def kernel(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
     return out if chosen.library is not None else _read_result(op, chosen, out)
 
 
-def _first_call(op: Op[..., Any]) -> None:
-    _refuse_captured(op)
+def _first_call(op: Op[..., Any], args: Args, kwargs: Kwargs) -> None:
+    refuse_captured(op)
+    _refuse_histories(op, args, kwargs)
     op.home.stood = op.home.stood or op.home.digest
     op.called = True
     short.open_way(op)
     op.define_gradient()  # a graph from a compiler's cache may call it by name, with nobody else to define it
 
 
-def _refuse_captured(op: Op[..., Any]) -> None:
+def refuse_captured(op: Op[..., Any]) -> None:
     """Raise for a reference that reads a tensor with a gradient which is no argument: nobody would follow it."""
     home = op.home
     if op.is_gradient or not home.opaque:
@@ -153,6 +154,36 @@ def _refuse_captured(op: Op[..., Any]) -> None:
             raise probe.BadReference(
                 f"{home.name}: its reference reads {name!r} from the code around it, which requires a gradient and "
                 f"would get none, since {home.name} is one call for autograd; pass it as an argument, or detach it"
+            )
+
+
+def _refuse_histories(op: Op[..., Any], args: Args, kwargs: Kwargs) -> None:
+    """Raise for a reference that gives an argument a history by writing to it: as one call for autograd the operator
+    records what it returns, and such a gradient would be lost."""
+    mutated = [p for p in op.signature.parameters if p.mutated]
+    if not mutated or op.is_gradient or op.recorded_by_reference or op.home is not op:
+        return
+    mode = private.fake_tensor_mode(allow_non_fake_inputs=True)
+    followed = {p.name for p in op.signature.differentiable_inputs if not p.mutated}
+
+    def imagined(value: Any, follow: bool) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [imagined(v, follow) for v in value]
+        if not isinstance(value, torch.Tensor):
+            return value
+        return mode.from_tensor(value.detach()).requires_grad_(follow and has_gradient(value))
+
+    with torch.inference_mode(False), mode, torch.enable_grad(), above_autograd():
+        values = {name: imagined(v, name in followed) for name, v in op.signature.bind(args, kwargs).items()}
+        try:
+            op.reference(**values)
+        except Exception:
+            return  # it reads values, or rejects these
+    for p in mutated:
+        if any(t.requires_grad for t in tensors(values[p.name])):
+            raise probe.BadReference(
+                f"{op.name}: its reference writes to {p.name!r} what has a gradient, which would be lost, since "
+                f"{op.name} is one call for autograd; write a detached tensor, or inside `with torch.no_grad():`"
             )
 
 
