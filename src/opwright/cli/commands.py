@@ -87,10 +87,11 @@ def explain(names: Names = None) -> None:
 def new(
     name: Annotated[str, typer.Argument(help="The operator's name.")],
     path: Annotated[Path, typer.Option(help="The folder to put it in.")] = Path("."),
+    rows: Annotated[bool, typer.Option("--rows", help="With kernels over rows, in place of elementwise ones.")] = False,
     cuda: Annotated[bool, typer.Option("--cuda", help="With a kernel for the GPU.")] = False,
 ) -> None:
     """Scaffold an operator folder that works as it stands."""
-    written = scaffold(name, path, cuda=cuda)
+    written = scaffold(name, path, rows=rows, cuda=cuda)
     for file in written:
         console.print(f"wrote {file}", highlight=False, soft_wrap=True, markup=False)
     place = shlex.quote(str(written[0].parent))

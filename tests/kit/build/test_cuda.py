@@ -111,7 +111,8 @@ def test_the_examples_compile_without_a_gpu(name: str, monkeypatch: pytest.Monke
 
 
 @needs_nvcc
-def test_the_scaffolded_kernel_compiles_and_binds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [(), pytest.param(("--rows",), marks=pytest.mark.slow)])
+def test_the_scaffolded_kernel_compiles_and_binds(kind: tuple[str, ...], tmp_path: Path) -> None:
     environment = {**os.environ, **ARCH}
 
     def run(*arguments: str) -> str:
@@ -121,7 +122,7 @@ def test_the_scaffolded_kernel_compiles_and_binds(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
 
-    run("new", "swish", "--cuda", "--path", str(tmp_path))
+    run("new", "swish", "--cuda", *kind, "--path", str(tmp_path))
     said = run("build", str(tmp_path / "swish"), "--device", "cuda", "--to", str(tmp_path / "made"))
     assert "1 of 1 libraries are built" in said
     (place,) = (tmp_path / "made" / "entries").iterdir()

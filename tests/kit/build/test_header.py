@@ -34,7 +34,12 @@ def compiled(source: Path, text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, "-fsyntax-only", str(source)], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", examples())
+SLOW = ("cookbook.md",)  # whose recipes are proved, not only compiled
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name.startswith(SLOW) else []) for name in examples()]
+)
 def test_examples_compile(name: str, tmp_path: Path) -> None:
     text = examples()[name]
     assert "OPWRIGHT_KERNEL" in text
@@ -47,7 +52,7 @@ namespace detail { inline double twice(double x); }  // as a header of PyTorch's
 #include <opwright/kernel.h>
 #include <opwright/team.h>
 #include <opwright/tile.h>
-#include <opwright/views.h>
+#include <opwright/aten.h>
 
 namespace detail { inline double twice(double x) { return 2 * x; } }
 namespace impl { constexpr double one = 1; }

@@ -117,9 +117,11 @@ def test_a_property_without_a_case_says_why() -> None:
     assert result.skipped == "no case applies: no tensor of it has a gradient in this dtype"
 
 
-def test_the_scaffold_passes(tmp_path: Path) -> None:
-    run("-m", "opwright", "new", "checked_swish", "--path", str(tmp_path))
-    report = ow.check(ow.load(tmp_path / "checked_swish").checked_swish)
+@pytest.mark.parametrize("kind", ["swish", pytest.param("rows", marks=pytest.mark.slow)])
+def test_the_scaffold_passes(kind: str, tmp_path: Path) -> None:
+    name = f"checked_{kind}"
+    run("-m", "opwright", "new", name, "--path", str(tmp_path), *(["--rows"] if kind == "rows" else []))
+    report = ow.check(getattr(ow.load(tmp_path / name), name))
     assert report.passed, report
     on_gpus = {"streams", "capture", "bands", "devices", "large", "sanitizer"}
     assert {r.property for r in report.results} == {*NAMES} - {"sanitize"} - on_gpus

@@ -14,13 +14,14 @@
 // The parameters are those of the schema: const Tensor& (or Tensor&, for one that is written to), int64_t, double
 // (float, or a number), bool, std::string, DType, std::optional<Tensor>, std::vector<int64_t>, Wanted; several results
 // are a std::tuple, none is void. The reference has made the checks, and the declared domain has been asked, before a
-// kernel runs.
+// kernel runs. In files built with abi="aten" they may be of ATen's types as well: at::Tensor, at::IntArrayRef, …
 #pragma once
 
 #ifdef OPWRIGHT_CUDA  // set by the build for kernels of the GPU, in .cu files and in .cpp files beside them
 #include <opwright/device.h>
 #endif
 #include <opwright/call.h>
+#include <opwright/crossing.h>
 #include <opwright/dispatch.h>
 #include <opwright/layout.h>
 #include <opwright/signature.h>
@@ -28,6 +29,7 @@
 #ifndef OPWRIGHT_CUDA
 #include <opwright/map.h>
 #include <opwright/reduce.h>
+#include <opwright/rows.h>
 #include <opwright/simd.h>
 #elif defined(__CUDACC__)
 #include <opwright/launch.cuh>
@@ -42,13 +44,6 @@
 namespace opwright {
 namespace ow_inner {
 
-// An argument while the function runs, which may take it by value or by reference: Tensor& for what it writes to.
-template <class A>
-struct Argument {
-    std::decay_t<A> value;
-    A&& pass() { return static_cast<A&&>(value); }
-};
-
 // A function as PyTorch calls it, on a stack of arguments that become results. TORCH_BOX does the same with more code
 // to compile and more copies.
 template <auto function>
@@ -58,15 +53,16 @@ template <class R, class... A, R (*function)(A...)>
 struct Boxed<function> {
     static void run(const char* op, StableIValue* stack, uint64_t arguments, uint64_t results) {
         // Python has compared the types. That there are as many is what memory safety needs.
-        check(arguments == sizeof...(A) && results == Unboxed<R>::size, op, ": the kernel has ", sizeof...(A),
-              " parameters and ", Unboxed<R>::size, " results, its schema ", arguments, " and ", results);
-        run(stack, std::index_sequence_for<A...>());
+        const bool fits = is_list ? results > 0 : results == Results<R>::count;
+        check(arguments == sizeof...(A) && fits, op, ": the kernel has ", sizeof...(A), " parameters and ",
+              Results<R>::count, " results, its schema ", arguments, " and ", results);
+        run(op, stack, results, std::index_sequence_for<A...>());
     }
 
 #ifdef OPWRIGHT_CUDA
     // On the device of the first tensor, which becomes the current one: memory, launches and streams are of that.
     static void run_on_device(const char* op, StableIValue* stack, uint64_t arguments, uint64_t results) {
-        constexpr bool tensor[] = {std::is_same_v<std::decay_t<A>, Tensor>..., false};
+        constexpr bool tensor[] = {is_tensor<std::decay_t<A>>..., false};
         size_t first = 0;
         while (first < sizeof...(A) && !tensor[first]) ++first;
         check(first < sizeof...(A), op, ": a CUDA kernel must take a tensor, whose device it runs on");
@@ -77,22 +73,31 @@ struct Boxed<function> {
 #endif
 
   private:
+    static constexpr bool is_list = is_list_of_tensors<R>;
+
     template <size_t... I>
-    static void run(StableIValue* stack, std::index_sequence<I...>) {
+    static void run(const char* op, StableIValue* stack, uint64_t results, std::index_sequence<I...>) {
         if constexpr (std::is_void_v<R>) {
-            function(Argument<A>{torch::stable::detail::to<std::decay_t<A>>(stack[I])}.pass()...);
+            function(Argument<A>(stack[I]).pass()...);
         } else {
-            put(stack, function(Argument<A>{torch::stable::detail::to<std::decay_t<A>>(stack[I])}.pass()...));
+            put(op, stack, results, function(Argument<A>(stack[I]).pass()...));
         }
     }
 
     template <class T>
-    static void put(StableIValue* stack, const T& result) {
-        stack[0] = torch::stable::detail::from(result);
+    static void put(const char* op, StableIValue* stack, uint64_t results, const T& result) {
+        if constexpr (is_list) {
+            // As extensions return several results.
+            check(results == 1 || results == result.size(), op, ": the kernel returned ", result.size(),
+                  " tensors, its schema has ", results, " results");
+            if (results > 1)
+                return void(std::transform(result.begin(), result.end(), stack, returned<typename T::value_type>));
+        }
+        stack[0] = returned(result);
     }
     template <class... T>
-    static void put(StableIValue* stack, const std::tuple<T...>& result) {
-        std::apply([&](const auto&... each) { ((*stack++ = torch::stable::detail::from(each)), ...); }, result);
+    static void put(const char*, StableIValue* stack, uint64_t, const std::tuple<T...>& result) {
+        std::apply([&](const auto&... each) { ((*stack++ = returned(each)), ...); }, result);
     }
 };
 

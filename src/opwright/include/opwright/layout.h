@@ -104,8 +104,15 @@ Layout broadcast(const Input&... inputs) {
 // graph.
 inline Layout with_number(const Layout& x) { return ow_inner::result_layout(&x, 1, true); }
 
-// An uninitialised tensor on the device that the kernel runs on.
+// An uninitialised tensor on the device that the kernel runs on: empty(x, dtype(x)), in the layout of x, or
+// empty({rows, columns}, DType::Float), contiguous.
 Tensor empty(const Layout& layout, DType dtype);
+inline Tensor empty(std::initializer_list<int64_t> sizes, DType dtype) {
+    Layout layout;
+    for (const int64_t n : sizes) layout.size[layout.dim++] = n;
+    layout.make_contiguous();
+    return empty(layout, dtype);
+}
 
 #ifndef OPWRIGHT_APART
 

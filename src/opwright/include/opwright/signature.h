@@ -2,10 +2,7 @@
 // reads it and compares it with the operator's schema: a value of another type would be misread without a word.
 #pragma once
 
-#include <opwright/tensor.h>
-#include <torch/csrc/stable/stableivalue_conversions.h>
-
-#include <tuple>
+#include <opwright/crossing.h>
 
 #pragma GCC visibility push(hidden)
 
@@ -50,7 +47,9 @@ struct Type<std::optional<std::vector<T>>> {
 };
 
 template <class T>
-using Inside = typename Type<std::decay_t<T>>::Inside;
+using Crossed = Type<Stable<Owned<T>>>;
+template <class T>
+using Inside = typename Crossed<T>::Inside;
 
 // What authors write for a double, and for an int64_t.
 template <class T>
@@ -60,8 +59,7 @@ template <class T>
 constexpr bool is_other_integer = std::is_integral_v<T> && word<T>() == nullptr;
 
 template <class T>
-constexpr bool is_result =
-    std::is_same_v<std::decay_t<T>, Tensor> || std::is_same_v<std::decay_t<T>, std::vector<Tensor>>;
+constexpr bool is_result = is_tensor<std::decay_t<T>> || is_list_of_tensors<T>;
 
 // The words for several types, after a mark that tells what they are.
 template <size_t count>
@@ -72,7 +70,7 @@ struct Words {
     static constexpr Words of(char mark) {
         Words words;
         words.text[0] = mark;
-        (words.add(word<Inside<T>>(), Type<std::decay_t<T>>::after), ...);
+        (words.add(word<Inside<T>>(), Crossed<T>::after), ...);
         return words;
     }
 
@@ -88,16 +86,19 @@ struct Words {
 
 template <class R>
 struct Results {
+    static constexpr size_t count = 1;
     static constexpr bool fit = is_result<R>;
     static constexpr auto words() { return Words<1>::template of<R>('\2'); }
 };
 template <>
 struct Results<void> {
+    static constexpr size_t count = 0;
     static constexpr bool fit = true;
     static constexpr auto words() { return Words<0>::of<>('\2'); }
 };
 template <class... R>
 struct Results<std::tuple<R...>> {
+    static constexpr size_t count = sizeof...(R);
     static constexpr bool fit = (is_result<R> && ...);
     static constexpr auto words() { return Words<sizeof...(R)>::template of<R...>('\2'); }
 };

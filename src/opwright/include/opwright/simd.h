@@ -203,12 +203,12 @@ OPWRIGHT_INLINE T expm1_negative(T x) {
     return ow_inner::fma(e.rest, power, power - T(1));
 }
 
-// tanh x within 3 ulp; NaN stays NaN.
+// tanh x within 3 ulp; NaN stays NaN, and zero keeps its sign.
 template <class T>
 OPWRIGHT_INLINE T tanh(T x) {
     const T t = expm1_negative(x > T(0) ? T(-2) * x : T(2) * x);
     const T y = t / (T(-2) - t);
-    return x > T(0) ? y : -y;
+    return x > T(0) ? y : x == T(0) ? x : -y;
 }
 
 }  // namespace simd

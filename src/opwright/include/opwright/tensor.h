@@ -38,6 +38,9 @@ using Complex = c10::complex<T>;
 using Wanted = std::optional<std::vector<bool>>;
 bool wants(const Wanted& wanted, size_t which);
 
+// Whether an optional tensor was given.
+inline bool given(const std::optional<Tensor>& x) { return x.has_value() && x->defined(); }
+
 // PyTorch's own limit for elementwise operators.
 constexpr int max_dim = 64;
 

@@ -122,6 +122,8 @@ def _compile_command(plan: Plan, source: Path) -> list[str]:
     compiler = toolchain.compiler().command
     includes = [f"-I{p}" for p in plan.includes]
     includes += [part for p in toolchain.torch_includes() for part in ("-isystem", str(p))]
+    if plan.uses_python:
+        includes += ["-isystem", str(toolchain.python_includes())]
     if source.suffix == ".cu":
         nvcc = [
             cuda.nvcc().command,
@@ -172,7 +174,8 @@ def _link_command(plan: Plan, objects: list[Path], before: list[Path]) -> list[s
         # CUDA's runtime goes into the library: another torch may bring another one.
         link += [f"-L{p}" for p in cuda.nvcc().libraries]
         link += [*(["-lcudadevrt"] if plan.options.rdc else []), "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
-    return [*link, "-Wl,--no-as-needed", "-ltorch_cpu", "-ltorch", "-lc10", *plan.options.ldflags]
+    python = ["-ltorch_python"] if plan.uses_python else []
+    return [*link, "-Wl,--no-as-needed", "-ltorch_cpu", "-ltorch", "-lc10", *python, *plan.options.ldflags]
 
 
 _interrupted = -math.inf

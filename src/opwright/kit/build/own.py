@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 import sysconfig
 from pathlib import Path
 
 import torch
 
-from opwright.kit.build import cache
+from opwright.kit.build import cache, toolchain
 from opwright.kit.build.plan import Plan
 from opwright.kit.build.trouble import Unavailable
 from opwright.kit.spec.options import Options
@@ -25,13 +24,11 @@ def native() -> Plan:
 
 def call() -> Plan | None:
     """The short way from Python; None where Python's headers are missing, or Python is free-threaded."""
-    headers = Path(sysconfig.get_paths()["include"])
-    if free_threaded() or not (headers / "Python.h").is_file():
+    try:
+        toolchain.python_includes()
+    except Unavailable:
         return None
-    options = Options(abi="aten", include=(str(headers),), ldflags=("-ltorch_python",))
-    return Plan(
-        "call", (NATIVE / "python" / "call.cpp",), options, (f"OPWRIGHT_PYTHON={sys.implementation.cache_tag}",)
-    )
+    return None if free_threaded() else Plan("call", (NATIVE / "python" / "call.cpp",), Options(abi="aten"))
 
 
 def guard(device: str = "cpu") -> Plan:

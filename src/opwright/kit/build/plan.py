@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import re
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,8 @@ class Plan:
         # What vectors need, and nothing that changes a result: a·x + b·y is rounded as PyTorch rounds it.
         usual += ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
         usual += ["-O1", "-g", "-DOPWRIGHT_DEBUG"] if self.options.debug else optimised
-        if self.options.abi == "stable":
-            usual.append(f"-DTORCH_TARGET_VERSION={STABLE_TARGET}")
+        stable = self.options.abi == "stable"
+        usual.append(f"-DTORCH_TARGET_VERSION={STABLE_TARGET}" if stable else "-DOPWRIGHT_ATEN")
         return usual
 
     @unlocked_property
@@ -85,7 +86,7 @@ class Plan:
         waiting = list(self.sources)
         while waiting:
             file = waiting.pop()
-            for name in re.findall(rb'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', _read(file), re.MULTILINE):
+            for name in _included(file):
                 for folder in (file.parent, *self.includes):
                     header = folder / os.fsdecode(name)
                     if header.is_file():
@@ -95,6 +96,11 @@ class Plan:
                             waiting.append(header)
                         break
         return tuple(sorted(found))
+
+    @unlocked_property
+    def uses_python(self) -> bool:
+        """Whether it includes Python's headers, as torch/extension.h does."""
+        return any(_OF_PYTHON.search(name) for file in (*self.sources, *self.headers) for name in _included(file))
 
     @unlocked_property
     def _content(self) -> dict[str, Any]:
@@ -116,6 +122,8 @@ class Plan:
     def key(self) -> str:
         """The hash of everything the library depends on."""
         machine = {"compiler": toolchain.compiler().identity, "torch": toolchain.torch_identity()}
+        if self.uses_python:
+            machine |= {"python": str(sys.implementation.cache_tag)}
         if self.device == "cuda":
             machine |= {"arch": " ".join(self.arch), "nvcc": cuda.nvcc().identity}
         return _hash(self._content | machine)
@@ -131,6 +139,14 @@ class Plan:
 
 def _hash(parts: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+_OF_PYTHON = re.compile(rb"(^|/)(Python|extension|python\w*|pybind\w*)\.h$")
+
+
+def _included(file: Path) -> list[bytes]:
+    """The names of the headers that a file includes."""
+    return re.findall(rb'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', _read(file), re.MULTILINE)
 
 
 def _read(file: Path) -> bytes:

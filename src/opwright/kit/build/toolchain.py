@@ -7,6 +7,7 @@ import platform
 import shlex
 import shutil
 import sys
+import sysconfig
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -62,6 +63,17 @@ def torch_identity() -> str:
 def torch_includes() -> list[Path]:
     root = Path(torch.__file__).parent / "include"
     return [root, root / "torch" / "csrc" / "api" / "include"]
+
+
+def python_includes() -> Path:
+    """The folder of Python.h."""
+    folder = Path(sysconfig.get_paths()["include"])
+    if not (folder / "Python.h").is_file():
+        raise Unavailable(
+            f"there is no Python.h in {folder}; install Python's headers (Debian, Ubuntu: apt install python3-dev), "
+            f"or include ATen/ATen.h in place of torch/extension.h"
+        )
+    return folder
 
 
 def torch_libraries() -> Path:

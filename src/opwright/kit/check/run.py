@@ -177,8 +177,9 @@ class OperatorCheck:
             reasons = list(self._not_applicable)
             shown = "; ".join(reasons[:2]) + (f"; and {len(reasons) - 2} more" if len(reasons) > 2 else "")
             result.skipped = "no case applies" + (f": {shown}" if shown else "")
-            if name == "forward" and reasons and all(r.startswith(REJECTED) for r in reasons):
-                result.failures.append(_nothing_accepted(rung, reasons[0]))
+            told = bool(reasons) or rung.home is rung  # a lack of samples, once
+            if name == "forward" and told and all(r.startswith(REJECTED) for r in reasons):
+                result.failures.append(_nothing_accepted(rung, reasons))
         result.seconds = round(time.perf_counter() - start, 3)
         for failure in result.failures:
             failure.replay = _replay(self.op, failure.replay, self.asked.device)
@@ -245,15 +246,18 @@ class OperatorCheck:
                 self._define(worker)
 
 
-def _nothing_accepted(rung: Op[..., Any], reason: str) -> Failure:
-    """An operator whose reference takes none of its samples is proved by nothing."""
+def _nothing_accepted(rung: Op[..., Any], reasons: list[str]) -> Failure:
+    """An operator without a sample that its reference takes is proved by nothing."""
+    message = f"it has no samples; declare some with @{rung.home.name}.samples"
+    if reasons:
+        message = f"none of its samples is accepted in any dtype: {reasons[0]}"
     return Failure(
         property="forward",
         op=rung.name,
         dtype="",
         layout="",
         sample="all",
-        message=f"none of its samples is accepted in any dtype: {reason}",
+        message=message,
         replay=f"--only forward --case {rung.name}:0.float32.plain --seed 0",
     )
 

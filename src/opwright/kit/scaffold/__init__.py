@@ -9,8 +9,9 @@ from pathlib import Path
 TEMPLATE = Path(__file__).parent / "template"
 
 
-def scaffold(name: str, path: Path, *, cuda: bool = False) -> list[Path]:
-    """Write a new operator's folder `path/name`, with a kernel for the GPU if asked, and give the files written.
+def scaffold(name: str, path: Path, *, rows: bool = False, cuda: bool = False) -> list[Path]:
+    """Write a new operator's folder `path/name`, elementwise or over rows, with a kernel for the GPU if asked, and give
+    the files written.
 
     >>> import tempfile
     >>> [file.name for file in scaffold("swish", Path(tempfile.mkdtemp()))]
@@ -18,7 +19,7 @@ def scaffold(name: str, path: Path, *, cuda: bool = False) -> list[Path]:
     """
     if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii() or name.startswith("_"):
         raise ValueError(f"{name!r} cannot name an operator; take letters, digits and _, for example my_op")
-    if name in ("torch", "ow", "x", "beta", "make", "DOMAIN"):
+    if name in ("torch", "ow", "x", "beta", "eps", "make", "DOMAIN"):
         raise ValueError(f"{name!r} means something else in an operator's file; choose another name")
     if name.endswith("_"):
         raise ValueError(f"{name!r}: a name that ends in _ is that of an in-place form; ow.in_place makes it")
@@ -28,10 +29,16 @@ def scaffold(name: str, path: Path, *, cuda: bool = False) -> list[Path]:
     folder.mkdir(parents=True)
     written = []
     files = ["cpu.cpp", "cuda.cu"] if cuda else ["cpu.cpp"]
-    words = {"name": name, "folder": folder, "files": ", ".join(f'"{file}"' for file in files)}
-    for source in sorted(TEMPLATE.iterdir()):
-        if source.suffix in (".py", ".md") or source.name in files:
-            target = folder / (f"test_{name}.py" if source.name == "test_op.py" else source.name)
-            target.write_text(string.Template(source.read_text(encoding="utf-8")).substitute(words), encoding="utf-8")
-            written.append(target)
+    words = {
+        "name": name,
+        "folder": folder,
+        "files": ", ".join(f'"{file}"' for file in files),
+        "option": "eps=1e-5" if rows else "beta=2.0",
+        "layout": ', layout="contiguous"' if cuda else "",
+    }
+    sources = [TEMPLATE / ("rows" if rows else "elementwise") / file for file in ("op.py", *files)]
+    for source in sorted([*sources, *(TEMPLATE / "both").iterdir()], key=lambda file: file.name):
+        target = folder / (f"test_{name}.py" if source.name == "test_op.py" else source.name)
+        target.write_text(string.Template(source.read_text(encoding="utf-8")).substitute(words), encoding="utf-8")
+        written.append(target)
     return written

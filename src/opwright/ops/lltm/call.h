@@ -1,7 +1,7 @@
 // A call of LLTM on the CPU: tensors in, the numbers of its steps, memory while it runs.
 #pragma once
 
-#include <opwright/views.h>
+#include <opwright/aten.h>
 
 #include <numeric>
 
@@ -33,7 +33,7 @@ struct Call {
         q.reverse = reverse;
         q.convert = ow_inner::conversion(type, dtype_of<C>);
         q.bytes = q.convert.widen ? 2 : int64_t(sizeof(C));
-        q.weight = memory(hold(contiguous(weight_hh)));
+        q.weight = memory(hold(aten::contiguous(weight_hh)));
         read_lengths(lengths);
         // A step that is over in a few microseconds is no work for two.
         const double work = 6.0 * static_cast<double>(q.batch * q.hidden) * static_cast<double>(q.hidden + 32);
@@ -56,7 +56,7 @@ struct Call {
     // A tensor's elements as numbers side by side, or null for none.
     C* read(const OptionalTensor& x) {
         if (!given(x)) return nullptr;
-        const Tensor whole = hold(contiguous(*x));
+        const Tensor whole = hold(aten::contiguous(*x));
         if (dtype(whole) == dtype_of<C>) return reinterpret_cast<C*>(memory(whole));
         C* to = numbers(whole.numel());
         ow_inner::conversion(dtype(whole), dtype_of<C>)
@@ -64,7 +64,7 @@ struct Call {
         return to;
     }
 
-    const char* elements(const OptionalTensor& x) { return given(x) ? memory(hold(contiguous(*x))) : nullptr; }
+    const char* elements(const OptionalTensor& x) { return given(x) ? memory(hold(aten::contiguous(*x))) : nullptr; }
 
     void read_biases(const OptionalTensor& first, const OptionalTensor& second) {
         if (!given(first) && !given(second)) return;

@@ -14,7 +14,7 @@ struct Layer {
     bool reverse;
 
     int64_t rows() const { return x.size(0) * x.size(1); }
-    Tensor inputs() const { return reshaped(x, {rows(), x.size(2)}); }
+    Tensor inputs() const { return aten::reshape(x, {rows(), x.size(2)}); }
     // The part of all gates that does not wait for the step before: one product. Half numbers are rounded once, with
     // their bias, as the reference rounds them: where the two cancel it shows.
     template <class C>
@@ -25,7 +25,7 @@ struct Layer {
         if (half && given(bias_ih)) {
             call("aten::linear", "out", inputs(), weight_ih, bias_ih, gates);
         } else {
-            call("aten::mm", "out", inputs(), transposed(weight_ih), gates);
+            call("aten::mm", "out", inputs(), aten::t(weight_ih), gates);
         }
     }
 };
@@ -40,7 +40,7 @@ Outputs forward(const Layer& layer, bool all_cells, bool recompute, Tensor* tape
     const bool keep = tape && !recompute;
     q.gates_width = keep ? 4 * H : 3 * H;
     if (tape) *tape = empty({T, B, recompute ? H : 4 * H}, type);
-    const Tensor gates = keep ? narrowed(reshaped(*tape, {N, 4 * H}), 1, 0, 3 * H) : empty({N, 3 * H}, type);
+    const Tensor gates = keep ? aten::narrow(aten::reshape(*tape, {N, 4 * H}), 1, 0, 3 * H) : empty({N, 3 * H}, type);
     layer.project(gates, run);
     q.gates = memory(gates);
     q.keep_gates = keep;
@@ -89,22 +89,22 @@ Tensor weight_hh_gradient(const lltm::Call<C>& run, const Layer& layer, const Te
                           const Tensor& output) {
     const auto& q = run.q;
     const int64_t B = q.batch, N = q.steps * B, skip = std::min(B, N);
-    const Tensor later = narrowed(grad_gates, 0, q.reverse ? 0 : skip, N - skip);
-    Tensor rows = reshaped(output, {N, q.hidden});
+    const Tensor later = aten::narrow(grad_gates, 0, q.reverse ? 0 : skip, N - skip);
+    Tensor rows = aten::reshape(output, {N, q.hidden});
     if (q.reverse && given(layer.lengths)) {
         // Sequences that end early are walked from their own end: nothing comes before it.
         const Tensor copy = empty({N, q.hidden}, dtype(output));
-        lltm::copy_bytes(memory(copy), memory(contiguous(rows)), N * q.hidden * q.bytes);
+        lltm::copy_bytes(memory(copy), memory(aten::contiguous(rows)), N * q.hidden * q.bytes);
         run.clear_padding(memory(copy), q.hidden * q.bytes);
         rows = copy;
     }
-    const Tensor earlier = narrowed(rows, 0, q.reverse ? skip : 0, N - skip);
-    const Tensor grad = product(transposed(later), earlier);
+    const Tensor earlier = aten::narrow(rows, 0, q.reverse ? skip : 0, N - skip);
+    const Tensor grad = aten::mm(aten::t(later), earlier);
     if (N == 0) return grad;
     // Zeros too, where there is no h_0: times a gradient that is not finite they are not zero.
     Tensor h_0 = given(layer.h_0) ? *layer.h_0 : empty({B, q.hidden}, dtype(grad));
     if (!given(layer.h_0)) lltm::clear_bytes(memory(h_0), B * q.hidden * q.bytes);
-    const Tensor start = product(transposed(first_gates(q, dtype(grad))), h_0);
+    const Tensor start = aten::mm(aten::t(first_gates(q, dtype(grad))), h_0);
     return map([](C x, C y) { return x + y; }, grad, start);
 }
 
@@ -112,7 +112,7 @@ Tensor weight_hh_gradient(const lltm::Call<C>& run, const Layer& layer, const Te
 template <class C>
 Tensor h_0_gradient(const lltm::Call<C>& run, const Tensor& weight_hh) {
     const auto& q = run.q;
-    const Tensor grad = product(first_gates(q, run.type), weight_hh);
+    const Tensor grad = aten::mm(first_gates(q, run.type), weight_hh);
     for (int64_t p = 0; p < q.batch; ++p) {
         const C* came = q.grad_h_n ? q.grad_h_n + q.order[p] * q.hidden : q.zeros;
         if (q.length[p] == 0) run.write_row(grad, q.order[p], came);
@@ -133,8 +133,8 @@ Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const 
           "lltm_backward: tape must be what lltm_saving returned, got ", shape(tape));
     const Tensor grad_gates = empty({N, 3 * H}, run.type);
     q.grad_gates = memory(grad_gates);
-    q.output = memory(run.hold(contiguous(output)));
-    q.gates = memory(run.hold(contiguous(tape)));
+    q.output = memory(run.hold(aten::contiguous(output)));
+    q.gates = memory(run.hold(aten::contiguous(tape)));
     q.gates_width = 4 * H;
     q.kept_c = recompute ? q.gates : q.gates + 3 * H * q.bytes;
     q.kept_c_width = recompute ? H : 4 * H;
@@ -152,12 +152,12 @@ Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const 
     auto& [x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0] = out;
     if (wants(wanted, 6) && given(layer.c_0)) c_0 = run.take_c(dtype(*layer.c_0));
     if (wants(wanted, 5) && given(layer.h_0)) h_0 = h_0_gradient(run, layer.weight_hh);
-    if (wants(wanted, 3) && given(layer.bias_ih)) bias_ih = sum_of_rows(grad_gates);
+    if (wants(wanted, 3) && given(layer.bias_ih)) bias_ih = aten::sum(grad_gates, {0});
     if (wants(wanted, 4) && given(layer.bias_hh))
-        bias_hh = bias_ih.defined() ? copied(bias_ih) : sum_of_rows(grad_gates);
+        bias_hh = bias_ih.defined() ? aten::clone(bias_ih) : aten::sum(grad_gates, {0});
     if (wants(wanted, 2)) weight_hh = weight_hh_gradient<C>(run, layer, grad_gates, output);
-    if (wants(wanted, 1)) weight_ih = product(transposed(grad_gates), layer.inputs());
-    if (wants(wanted, 0)) x = reshaped(product(grad_gates, layer.weight_ih), {q.steps, q.batch, layer.x.size(2)});
+    if (wants(wanted, 1)) weight_ih = aten::mm(aten::t(grad_gates), layer.inputs());
+    if (wants(wanted, 0)) x = aten::reshape(aten::mm(grad_gates, layer.weight_ih), {q.steps, q.batch, layer.x.size(2)});
     return out;
 }
 

@@ -1,4 +1,4 @@
-#include <opwright/views.h>
+#include <opwright/aten.h>
 
 #include "gates.cuh"
 
@@ -163,14 +163,14 @@ struct Layer {
           lengths(whole(lengths)),
           reverse(reverse) {}
 
-    static Tensor whole(const OptionalTensor& x) { return given(x) ? contiguous(*x) : Tensor(); }
+    static Tensor whole(const OptionalTensor& x) { return given(x) ? aten::contiguous(*x) : Tensor(); }
 
     int64_t steps() const { return x.size(0); }
     int64_t batch() const { return x.size(1); }
     int64_t hidden() const { return weight_hh.size(1); }
     int64_t rows() const { return steps() * batch(); }
     DType type() const { return dtype(x); }
-    Tensor inputs() const { return reshaped(x, {rows(), x.size(2)}); }
+    Tensor inputs() const { return aten::reshape(x, {rows(), x.size(2)}); }
     bool is_half() const { return type() == DType::Half || type() == DType::BFloat16; }
     // The part of all gates that does not wait for the step before: one product. Half numbers are rounded once, with
     // their bias, as the reference rounds them: where the two cancel it shows.
@@ -179,7 +179,7 @@ struct Layer {
         if (is_half() && bias_ih.defined()) {
             call("aten::linear", "out", inputs(), weight_ih, std::optional<Tensor>(bias_ih), gates);
         } else {
-            call("aten::mm", "out", inputs(), transposed(weight_ih), gates);
+            call("aten::mm", "out", inputs(), aten::t(weight_ih), gates);
         }
     }
 
@@ -229,7 +229,7 @@ Outputs forward(const Layer& layer, bool all_cells, bool recompute, Tensor* tape
         if (all_cells) clear(cells);
         if (tape) clear(*tape);
     }
-    const Tensor gates = keep ? narrowed(reshaped(*tape, {N, 4 * H}), 1, 0, 3 * H) : empty({N, 3 * H}, type);
+    const Tensor gates = keep ? aten::narrow(aten::reshape(*tape, {N, 4 * H}), 1, 0, 3 * H) : empty({N, 3 * H}, type);
     layer.project(gates);
     const Tensor h = empty({B, H}, type), recurrent = empty({B, 3 * H}, type);
     if (layer.h_0.defined()) {
@@ -239,7 +239,7 @@ Outputs forward(const Layer& layer, bool all_cells, bool recompute, Tensor* tape
     } else {
         clear(h);
     }
-    const Tensor c = layer.template numbers<T, C>(layer.c_0), weights = transposed(layer.weight_hh);
+    const Tensor c = layer.template numbers<T, C>(layer.c_0), weights = aten::t(layer.weight_hh);
     Step<T, C> q = layer.template step<T, C>();
     q.gates = elements<T>(gates), q.gates_width = keep ? 4 * H : 3 * H, q.keep_gates = keep;
     if (tape) q.kept_c = elements<T>(*tape) + (keep ? 3 * H : 0), q.kept_c_width = keep ? 4 * H : H;
@@ -272,13 +272,13 @@ Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const 
     check(tape_any.size(2) == (recompute ? 1 : 4) * H && tape_any.size(0) == steps && output_any.size(0) == steps,
           "lltm_backward: tape must be what lltm_saving returned, got ", shape(tape_any));
     const DType type = layer.type();
-    const Tensor output = contiguous(output_any), tape = contiguous(tape_any);
+    const Tensor output = aten::contiguous(output_any), tape = aten::contiguous(tape_any);
     const Tensor d_output = Layer::whole(grad_output), d_h_n = Layer::whole(grad_h_n),
                  d_cells = Layer::whole(grad_cells);
     const Tensor grad_gates = empty({N, 3 * H}, type), recent = empty({B, 3 * H}, type), d_h = empty({B, H}, type);
     const Tensor h = recompute ? empty({B, H}, type) : Tensor(),
                  recurrent = recompute ? empty({B, 3 * H}, type) : Tensor();
-    const Tensor d_c = layer.template numbers<T, C>(Layer::whole(grad_c_n)), weights = transposed(layer.weight_hh);
+    const Tensor d_c = layer.template numbers<T, C>(Layer::whole(grad_c_n)), weights = aten::t(layer.weight_hh);
     if (recompute) layer.project(grad_gates);
     if (layer.lengths.defined() && !recompute) clear(grad_gates);
     clear(recent);
@@ -314,7 +314,7 @@ Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const 
     auto& [x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0] = out;
     if (wants(wanted, 6) && layer.c_0.defined()) c_0 = layer.template narrowed_to<T, C>(d_c, dtype(layer.c_0));
     if (wants(wanted, 5) && layer.h_0.defined()) {
-        h_0 = product(recent, layer.weight_hh);
+        h_0 = aten::mm(recent, layer.weight_hh);
         if (layer.lengths.defined() || steps == 0) {
             const int64_t* lengths = q.lengths;
             const T* in = q.grad_h_n;
@@ -326,11 +326,11 @@ Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const 
     }
     if (wants(wanted, 3) && layer.bias_ih.defined()) bias_ih = lltm::sum_of_rows(grad_gates);
     if (wants(wanted, 4) && layer.bias_hh.defined())
-        bias_hh = bias_ih.defined() ? copied(bias_ih) : lltm::sum_of_rows(grad_gates);
+        bias_hh = bias_ih.defined() ? aten::clone(bias_ih) : lltm::sum_of_rows(grad_gates);
     if (wants(wanted, 2)) {
         // h before a step is a row of the output one step earlier, and h_0 before the first.
         const int64_t skip = std::min(B, N);
-        Tensor rows = reshaped(output, {N, H});
+        Tensor rows = aten::reshape(output, {N, H});
         if (layer.reverse && layer.lengths.defined()) {
             // Sequences that end early are walked from their own end: nothing comes before it.
             rows = empty({N, H}, type);
@@ -342,20 +342,20 @@ Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const 
                 to[i] = row / B < lengths[row % B] ? from[i] : static_cast<T>(0.0f);
             });
         }
-        weight_hh = product(transposed(narrowed(grad_gates, 0, layer.reverse ? 0 : skip, N - skip)),
-                            narrowed(rows, 0, layer.reverse ? skip : 0, N - skip));
+        weight_hh = aten::mm(aten::t(aten::narrow(grad_gates, 0, layer.reverse ? 0 : skip, N - skip)),
+                             aten::narrow(rows, 0, layer.reverse ? skip : 0, N - skip));
         // Zeros too, where there is no h_0: times a gradient that is not finite they are not zero.
         const Tensor first = layer.h_0.defined() ? layer.h_0 : empty({B, H}, type);
         if (!layer.h_0.defined()) clear(first);
-        const Tensor start = product(transposed(recent), first);
+        const Tensor start = aten::mm(aten::t(recent), first);
         T* to = data<T>(weight_hh);
         const T* more = data<const T>(start);
         for_each(N > 0 ? weight_hh.numel() : 0, [=] __device__(int64_t i) {
             to[i] = static_cast<T>(static_cast<C>(to[i]) + static_cast<C>(more[i]));
         });
     }
-    if (wants(wanted, 1)) weight_ih = product(transposed(grad_gates), layer.inputs());
-    if (wants(wanted, 0)) x = reshaped(product(grad_gates, layer.weight_ih), {steps, B, layer.x.size(2)});
+    if (wants(wanted, 1)) weight_ih = aten::mm(aten::t(grad_gates), layer.inputs());
+    if (wants(wanted, 0)) x = aten::reshape(aten::mm(grad_gates, layer.weight_ih), {steps, B, layer.x.size(2)});
     return out;
 }
 

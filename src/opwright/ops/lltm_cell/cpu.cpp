@@ -1,5 +1,5 @@
+#include <opwright/aten.h>
 #include <opwright/kernel.h>
-#include <opwright/views.h>
 
 namespace {
 
@@ -105,7 +105,7 @@ void copy_rows(const Tensor& joined, const Tensor& h, const Tensor& x, bool apar
 
 Tensor joined(const Tensor& x, const Tensor& h) {
     const Tensor out = empty({x.size(0), h.size(1) + x.size(1)}, dtype(x));
-    copy_rows(out, contiguous(as(h, x)), contiguous(x), false);
+    copy_rows(out, aten::contiguous(as(h, x)), aten::contiguous(x), false);
     return out;
 }
 
@@ -119,12 +119,12 @@ struct Products {
 // [h, x] Wᵀ + b, as terms to be added: one product, or one each for h and x where [h, x] would be much, and the bias.
 // Half numbers are rounded once, as the reference rounds them: where terms cancel it shows.
 Products products(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, const Tensor& h) {
-    if (is_half(x)) return {projected(joined(x, h), weight, bias), Tensor(), Tensor()};
-    const Tensor b = given(bias) ? contiguous(*bias) : Tensor();
+    if (is_half(x)) return {aten::linear(joined(x, h), weight, bias), Tensor(), Tensor()};
+    const Tensor b = given(bias) ? aten::contiguous(*bias) : Tensor();
     const int64_t H = h.size(1), I = x.size(1);
-    if (is_small(x, h)) return {product(joined(x, h), transposed(weight)), Tensor(), b};
-    return {product(x, transposed(narrowed(weight, 1, H, I))), product(as(h, x), transposed(narrowed(weight, 1, 0, H))),
-            b};
+    if (is_small(x, h)) return {aten::mm(joined(x, h), aten::t(weight)), Tensor(), b};
+    return {aten::mm(x, aten::t(aten::narrow(weight, 1, H, I))),
+            aten::mm(as(h, x), aten::t(aten::narrow(weight, 1, 0, H))), b};
 }
 
 // The cell; the gates too are results, written over their pre-activations.
@@ -133,7 +133,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x, const Tensor& weight
                                            const Tensor& h, const Tensor& c) {
     const int64_t batch = x.size(0), H = h.size(1);
     const auto [gates, recurrent, offsets] = products(x, weight, bias, h);
-    const Tensor before = contiguous(c);
+    const Tensor before = aten::contiguous(c);
     const Tensor next = empty({batch, H}, dtype(c)), out = empty({batch, H}, dtype(c));
     const Bytes z(gates, C()), old(before, C()), states(next, C()), hs(out, C());
     const Bytes zh = recurrent.defined() ? Bytes(recurrent, C()) : Bytes();
@@ -186,9 +186,9 @@ Gradients backward(const OptionalTensor& grad_h, const OptionalTensor& grad_c, c
                    const Wanted& wanted) {
     const int64_t batch = x.size(0), H = h.size(1), I = x.size(1);
     const Tensor d = empty({batch, 3 * H}, dtype(x)), dc = empty({batch, H}, dtype(c));
-    const Tensor kept = contiguous(gates), before = contiguous(c);
-    const Tensor gh = given(grad_h) ? contiguous(*grad_h) : Tensor(),
-                 gc = given(grad_c) ? contiguous(*grad_c) : Tensor();
+    const Tensor kept = aten::contiguous(gates), before = aten::contiguous(c);
+    const Tensor gh = given(grad_h) ? aten::contiguous(*grad_h) : Tensor(),
+                 gc = given(grad_c) ? aten::contiguous(*grad_c) : Tensor();
     const Bytes z(kept, C()), old(before, C()), to_gates(d, C()), to_c(dc, C());
     const Bytes from_h = gh.defined() ? Bytes(gh, C()) : Bytes(), from_c = gc.defined() ? Bytes(gc, C()) : Bytes();
     const auto loop = ow_inner::best<Backward<C>, const C*, const C*, const C*, const C*, const C*, const C*, C*, C*,
@@ -212,23 +212,23 @@ Gradients backward(const OptionalTensor& grad_h, const OptionalTensor& grad_c, c
     Gradients out;
     auto& [d_x, d_weight, d_bias, d_h, d_state] = out;
     if (wants(wanted, 2) && given(bias))
-        d_bias = is_small(x, h) && to_gates.convert.widen == nullptr ? small_sum<C>(d) : sum_of_rows(d);
+        d_bias = is_small(x, h) && to_gates.convert.widen == nullptr ? small_sum<C>(d) : aten::sum(d, {0});
     if (is_small(x, h)) {
-        if (wants(wanted, 1)) d_weight = product(transposed(d), joined(x, h));
+        if (wants(wanted, 1)) d_weight = aten::mm(aten::t(d), joined(x, h));
         if (wants(wanted, 0) || wants(wanted, 3)) {
-            const Tensor both = product(d, weight), left = empty({batch, H}, dtype(x)),
+            const Tensor both = aten::mm(d, weight), left = empty({batch, H}, dtype(x)),
                          right = empty({batch, I}, dtype(x));
             copy_rows(both, left, right, true);
             if (wants(wanted, 0)) d_x = right;
             if (wants(wanted, 3)) d_h = as(left, h);
         }
     } else {
-        if (wants(wanted, 0)) d_x = product(d, narrowed(weight, 1, H, I));
-        if (wants(wanted, 3)) d_h = as(product(d, narrowed(weight, 1, 0, H)), h);
+        if (wants(wanted, 0)) d_x = aten::mm(d, aten::narrow(weight, 1, H, I));
+        if (wants(wanted, 3)) d_h = as(aten::mm(d, aten::narrow(weight, 1, 0, H)), h);
         if (wants(wanted, 1)) {
             d_weight = empty({3 * H, H + I}, dtype(x));
-            call("aten::mm", "out", transposed(d), as(h, x), narrowed(d_weight, 1, 0, H));
-            call("aten::mm", "out", transposed(d), x, narrowed(d_weight, 1, H, I));
+            call("aten::mm", "out", aten::t(d), as(h, x), aten::narrow(d_weight, 1, 0, H));
+            call("aten::mm", "out", aten::t(d), x, aten::narrow(d_weight, 1, H, I));
         }
     }
     if (wants(wanted, 4)) d_state = dc;

@@ -1,4 +1,4 @@
-#include <opwright/views.h>
+#include <opwright/aten.h>
 
 #include "../lltm/gates.cuh"
 
@@ -15,12 +15,12 @@ T* elements(const Tensor& x) {
     return x.defined() ? static_cast<T*>(const_cast<void*>(x.const_data_ptr())) : nullptr;
 }
 
-Tensor whole(const OptionalTensor& x) { return given(x) ? contiguous(*x) : Tensor(); }
+Tensor whole(const OptionalTensor& x) { return given(x) ? aten::contiguous(*x) : Tensor(); }
 
 // [h, x], in the dtype of x.
 template <class T, class C>
 Tensor joined(const Tensor& x_any, const Tensor& h_any) {
-    const Tensor x = contiguous(x_any), h = contiguous(h_any);
+    const Tensor x = aten::contiguous(x_any), h = aten::contiguous(h_any);
     const int64_t batch = x.size(0), H = h.size(1), I = x.size(1), width = H + I;
     const Tensor out = empty({batch, width}, dtype(x));
     const Either<T, C> from_h(h);
@@ -39,8 +39,8 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x, const Tensor& weight
     using C = Compute<T>;
     // With the bias inside: half numbers are to be rounded once, as the reference rounds them, and for small float
     // matrices the product without one takes twenty times as long.
-    const Tensor gates = projected(joined<T, C>(x, h), weight, bias);
-    const Tensor c = contiguous(c_any);
+    const Tensor gates = aten::linear(joined<T, C>(x, h), weight, bias);
+    const Tensor c = aten::contiguous(c_any);
     const int64_t batch = x.size(0), H = h.size(1);
     const Tensor next = empty({batch, H}, dtype(c)), out = empty({batch, H}, dtype(c));
     T* z = elements<T>(gates);
@@ -111,7 +111,8 @@ Gradients backward(const OptionalTensor& grad_h, const OptionalTensor& grad_c, c
     using C = Compute<T>;
     const int64_t batch = x.size(0), H = h.size(1), I = x.size(1), width = H + I;
     const DType type = dtype(x);
-    const Tensor gates = contiguous(gates_any), c = contiguous(c_any), d_next = whole(grad_c), d_out = whole(grad_h);
+    const Tensor gates = aten::contiguous(gates_any), c = aten::contiguous(c_any), d_next = whole(grad_c),
+                 d_out = whole(grad_h);
     const Tensor d = empty({batch, 3 * H}, type), d_state = empty({batch, H}, dtype(c));
     // With many rows it takes many blocks to be fast, and a sum of its own.
     const bool sums = given(bias) && wants(wanted, 2), few = batch <= 512;
@@ -131,9 +132,9 @@ Gradients backward(const OptionalTensor& grad_h, const OptionalTensor& grad_c, c
     if (!(sums && few)) grid.rows = std::min<int64_t>(ceil_div(batch, down), 1024);
     launch(backward_gates<T, C>, grid, q);
     if (sums && !few) d_bias = lltm::sum_of_rows(d);
-    if (wants(wanted, 1)) d_weight = product(transposed(d), joined<T, C>(x, h));
+    if (wants(wanted, 1)) d_weight = aten::mm(aten::t(d), joined<T, C>(x, h));
     if (wants(wanted, 0) && wants(wanted, 3)) {
-        const Tensor both = product(d, weight);
+        const Tensor both = aten::mm(d, weight);
         d_x = empty({batch, I}, type), d_h = empty({batch, H}, dtype(h));
         const T* from = elements<const T>(both);
         T* to_x = elements<T>(d_x);
@@ -147,9 +148,9 @@ Gradients backward(const OptionalTensor& grad_h, const OptionalTensor& grad_c, c
             }
         });
     } else if (wants(wanted, 0)) {
-        d_x = product(d, narrowed(weight, 1, H, I));
+        d_x = aten::mm(d, aten::narrow(weight, 1, H, I));
     } else if (wants(wanted, 3)) {
-        d_h = product(d, narrowed(weight, 1, 0, H));
+        d_h = aten::mm(d, aten::narrow(weight, 1, 0, H));
         if (dtype(h) != type) {
             const T* from = elements<const T>(d_h);
             const Tensor wide = empty({batch, H}, dtype(h));

@@ -13,53 +13,47 @@
 
 namespace {
 
-// Between the stable ABI, which binds kernels, and ATen, which knows numbers as arguments (elu's, addmm's).
-const at::Tensor& aten(const Tensor& x) { return *reinterpret_cast<const at::Tensor*>(x.get()); }
-Tensor stable(at::Tensor x) { return Tensor(reinterpret_cast<AtenTensorHandle>(new at::Tensor(std::move(x)))); }
-
 struct Cell {
     at::Tensor h, c, i, o, g, joined;
 
-    Cell(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h_old, const Tensor& c_old) {
-        joined = at::cat({aten(h_old), aten(x)}, 1);
-        const auto gates = at::addmm(aten(bias), joined, aten(weight).t()).chunk(3, 1);
+    Cell(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& h_old,
+         const at::Tensor& c_old) {
+        joined = at::cat({h_old, x}, 1);
+        const auto gates = at::addmm(bias, joined, weight.t()).chunk(3, 1);
         i = at::sigmoid(gates[0]);
         o = at::sigmoid(gates[1]);
         g = at::elu(gates[2]);
-        c = aten(c_old) + g * i;
+        c = c_old + g * i;
         h = at::tanh(c) * o;
     }
 };
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> forward(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h,
-                                   const Tensor& c) {
+std::vector<at::Tensor> forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                                const at::Tensor& h, const at::Tensor& c) {
     const Cell cell(x, weight, bias, h, c);
-    return {stable(cell.h), stable(cell.c)};
+    return {cell.h, cell.c};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> forward_saving(const Tensor& x, const Tensor& weight,
-                                                                          const Tensor& bias, const Tensor& h,
-                                                                          const Tensor& c) {
+std::vector<at::Tensor> forward_saving(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                                       const at::Tensor& h, const at::Tensor& c) {
     const Cell cell(x, weight, bias, h, c);
-    return {stable(cell.h), stable(cell.c), stable(cell.i), stable(cell.o), stable(cell.g), stable(cell.joined)};
+    return {cell.h, cell.c, cell.i, cell.o, cell.g, cell.joined};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(const Tensor& grad_h, const Tensor& grad_c,
-                                                            const Tensor& weight, const Tensor& c, const Tensor& i_,
-                                                            const Tensor& o_, const Tensor& g_, const Tensor& joined,
-                                                            const Tensor&, const Tensor&, const Tensor&,
-                                                            const Wanted&) {
-    const at::Tensor &i = aten(i_), &o = aten(o_), &g = aten(g_), &d_h = aten(grad_h);
-    const at::Tensor tanh = at::tanh(aten(c) + g * i);
-    const at::Tensor d_c = d_h * o * (1 - tanh * tanh) + aten(grad_c);
+std::vector<at::Tensor> backward(const at::Tensor& grad_h, const at::Tensor& grad_c, const at::Tensor& weight,
+                                 const at::Tensor& c, const at::Tensor& i, const at::Tensor& o, const at::Tensor& g,
+                                 const at::Tensor& joined, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                 const Wanted&) {
+    const at::Tensor tanh = at::tanh(c + g * i);
+    const at::Tensor d_c = grad_h * o * (1 - tanh * tanh) + grad_c;
     const at::Tensor d_elu = at::where(g > 0, at::ones_like(g), g + 1);
-    const at::Tensor d = at::cat({d_c * g * i * (1 - i), d_h * tanh * o * (1 - o), d_c * i * d_elu}, 1);
-    const at::Tensor d_joined = d.mm(aten(weight));
-    const int64_t hidden = aten(c).size(1);
-    return {stable(d_joined.slice(1, hidden).contiguous()), stable(d.t().mm(aten(joined))), stable(d.sum(0)),
-            stable(d_joined.slice(1, 0, hidden).contiguous()), stable(d_c)};
+    const at::Tensor d = at::cat({d_c * g * i * (1 - i), grad_h * tanh * o * (1 - o), d_c * i * d_elu}, 1);
+    const at::Tensor d_joined = d.mm(weight);
+    const int64_t hidden = c.size(1);
+    return {d_joined.slice(1, hidden).contiguous(), d.t().mm(joined), d.sum(0),
+            d_joined.slice(1, 0, hidden).contiguous(), d_c};
 }
 
 OPWRIGHT_KERNEL(lltm_cell_tensors, CPU, forward);
