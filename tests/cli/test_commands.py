@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +159,25 @@ def test_paths_and_schemas_are_printed_as_they_are(tmp_path: Path) -> None:
     source = "def marked(x: torch.Tensor, mode: str = '[/red]') -> torch.Tensor:\n    return x * 2\n"
     file.write_text(f"import torch\nimport opwright as ow\n\n@ow.op\n{source}")
     assert "[/red]" in run("list", str(file)).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("check", "axpby", "--thorough", "90"), ("build",)])
+def test_ctrl_c_stops_soon_and_tells_what_is_known(command: tuple[str, ...], tmp_path: Path) -> None:
+    environment = os.environ | ({"OPWRIGHT_CACHE_DIR": str(tmp_path / "cache")} if command == ("build",) else {})
+    running = subprocess.Popen(
+        [sys.executable, "-m", "opwright", *command],
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        running.wait(20)
+    began = time.monotonic()
+    os.killpg(running.pid, signal.SIGINT)
+    said, _ = running.communicate(timeout=60)
+    assert running.returncode == 130, said
+    assert time.monotonic() - began < 10  # within two seconds on a machine that does nothing else
+    assert re.search(r"stopped; (what was asked held: \d+ cases|\d+ of \d+ libraries are built)", said), said

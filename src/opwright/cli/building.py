@@ -84,8 +84,13 @@ def build(
             waiting.append(pool.submit(compile.build, own.guard(), force))
         waiting += [pool.submit(library.compile, force) for library in libraries]
         done = concurrent.futures.as_completed(waiting)
-        for future in track(done, "building", len(waiting), console=console, transient=True):
-            future.result()
+        try:
+            for future in track(done, "building", len(waiting), console=console, transient=True):
+                future.result()
+        except KeyboardInterrupt:
+            built = sum(f.done() and not f.cancelled() and f.exception() is None for f in waiting)
+            console.print(f"stopped; {built} of {len(waiting)} libraries are built", highlight=False)
+            raise typer.Exit(130) from None
     for library in libraries:
         library.load(again=True)
     failed = {library: [f"{library.file}: {library.trouble}"] for library in libraries if library.trouble}

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from opwright.cli.choosing import Names, chosen
 from opwright.kit.check.properties import NAMES
-from opwright.kit.check.report import Report, Result
-from opwright.kit.check.run import run
+from opwright.kit.check.report import Report, Result, and_more
+from opwright.kit.check.run import Stopped, run
 
 
 def check(
@@ -42,10 +42,15 @@ def check(
         def progress(op: str, name: str, cases: int) -> None:
             status.update(f"checking {op}: {name}, {cases} cases")
 
-        report = run(
-            operators, device=device, seed=seed, thorough=thorough, only=only or (), case=case, sanitized=sanitize,
-            progress=progress,
-        )  # fmt: skip
+        try:
+            report = run(
+                operators, device=device, seed=seed, thorough=thorough, only=only or (), case=case, sanitized=sanitize,
+                progress=progress,
+            )  # fmt: skip
+        except Stopped as stopped:
+            status.stop()
+            _show(console, stopped.report, stopped=True)
+            raise typer.Exit(130) from None
     if case is not None and report.cases == 0:
         raise ValueError(f"no case {case!r} ran; the same seed and property must be given that it was found with")
     _show(console, report)
@@ -59,7 +64,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _show(console: Console, report: Report) -> None:
+def _show(console: Console, report: Report, stopped: bool = False) -> None:
     table = Table("operator", "cases", "s", "property and its cases")
     reasons: dict[str, list[str]] = {}
     for op in dict.fromkeys(r.op for r in report.results):
@@ -74,12 +79,14 @@ def _show(console: Console, report: Report) -> None:
         console.print(f"skipped  {reason} ({', '.join(ops)})", highlight=False, soft_wrap=True, markup=False)
     for note in report.notes:
         console.print(note, highlight=False, soft_wrap=True, markup=False)
-    for f in report.failures:
+    for f, others in report.mistakes:
         where = "" if f.index is None else f" at {f.index}: expected {f.expected}, got {f.got}"
-        text = f"FAILED {f.op} {f.property}: {f.message}{where} [{f.sample}]  replay: {f.replay}"
+        text = f"FAILED {f.op} {f.property}: {f.message}{where} [{f.sample}]{and_more(others)}  replay: {f.replay}"
         console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)
     seconds = sum(r.seconds for r in report.results)
     word = "[green]every property held[/]" if report.passed else f"[red]{report.count}[/]"
+    if stopped:
+        word = f"stopped; {'what was asked held' if report.passed else word}"
     console.print(
         f"{word}: {report.cases} cases, seed {report.seed}, {report.device}, {seconds:.1f} s", highlight=False
     )

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Literal
 
 from opwright.kit.check import properties
+from opwright.kit.check.advice import advice
 from opwright.kit.check.calls import first_line
 from opwright.kit.check.cases import Case, Subject, describe
 from opwright.kit.check.report import Failure, Finding, NotApplicable
@@ -102,9 +103,22 @@ def failure(subject: Subject, name: str, case: Case, finding: Finding) -> Failur
         dtype=spell(case.dtype),
         layout=case.layout,
         sample=f"{case.sample}{sizes}: {words}",
-        message=finding.message,
+        message=finding.message + advice(subject, name, case, finding),
         index=finding.index,
         expected=finding.expected,
         got=finding.got,
         replay=f"--only {name} --case {subject.name}:{case.id} --seed {subject.seed}",
     )
+
+
+def call_of(subject: Subject, name: str, case_id: str) -> str:
+    """The call of a case that ended its process, in words."""
+    made = getattr(module_of(name), "call", None)
+    try:
+        case = next(c for c in cases_of(subject, name)[1] if c.id == case_id)
+        if made is not None:
+            what, sample = made(subject, case)
+            return f"{what}: {describe(subject.op, sample)}"
+        return describe(subject.op, subject.draw(Case(case.sample, case.dtype, case.layout, case.variant)))
+    except Exception:
+        return f"case {case_id}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 
 from opwright.kit.truth.oracle import Finding as Finding
 from opwright.version import __version__
+
+_NUMBERS = re.compile(r"-?\b(\d+(\.\d+)?(e[-+]?\d+)?|nan|inf)\b(, -?\d+)*")
 
 
 class NotApplicable(Exception):
@@ -82,6 +85,14 @@ class Report:
         return [f for r in self.results for f in r.failures]
 
     @property
+    def mistakes(self) -> list[tuple[Failure, int]]:
+        """The failures, of those that say the same in other numbers the first, and how many more there are."""
+        found: dict[tuple[str, ...], list[Failure]] = {}
+        for f in self.failures:
+            found.setdefault((f.op, f.property, _NUMBERS.sub("0", f.message)), []).append(f)
+        return [(alike[0], len(alike) - 1) for alike in found.values()]
+
+    @property
     def cases(self) -> int:
         """How many cases ran."""
         return sum(r.cases for r in self.results)
@@ -94,7 +105,7 @@ class Report:
             lines.append(f"{op}: {sum(r.cases for r in mine)} cases in {sum(r.seconds for r in mine):.1f} s")
             for r in mine:
                 lines.append(f"  {r.property:{width}}  {verdict(r)}")
-        lines += [f"FAILED {f}" for f in self.failures] + self.notes
+        lines += [f"FAILED {f}{and_more(others)}" for f, others in self.mistakes] + self.notes
         seconds = sum(r.seconds for r in self.results)
         word = "every property held" if self.passed else self.count
         lines.append(f"{word}: {self.cases} cases, seed {self.seed}, {self.device}, {seconds:.1f} s")
@@ -119,6 +130,11 @@ class Report:
         """Raise AssertionError with the failures, if there are any."""
         if not self.passed:
             raise AssertionError("\n".join(str(f) for f in self.failures))
+
+
+def and_more(others: int) -> str:
+    """What is said of failures that are not shown."""
+    return f" (and {others} more like it)" if others else ""
 
 
 def verdict(r: Result) -> str:

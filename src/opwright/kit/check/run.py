@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from opwright.kit.build.trouble import WrongKernel
 from opwright.kit.check.calls import REJECTED
 from opwright.kit.check.cases import Subject
 from opwright.kit.check.properties import NAMES, sanitize
-from opwright.kit.check.property import alone, attempt, cases_of, chosen, facts_of, in_turn
+from opwright.kit.check.property import alone, attempt, call_of, cases_of, chosen, facts_of, in_turn
 from opwright.kit.check.report import Failure, NotApplicable, Report, Result
 from opwright.kit.op import Op
 from opwright.kit.workers.forkserver import ForkServer
@@ -32,6 +33,14 @@ MOST_FAILURES = 3
 INSIDE = "OPWRIGHT_INSIDE_CHECK"
 """Set in the check's own processes, which must not start checks of their own."""
 Progress = Callable[[str, str, int], None]
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C, with what was found by then."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__()
+        self.report = report
 
 
 def rungs(op: Op[..., Any]) -> list[Op[..., Any]]:
@@ -74,11 +83,18 @@ def run(
     def check(op: Op[..., Any]) -> list[Result]:
         return unfit[op] or asked.check(op)
 
-    if len(operators) > 1 and _cores() > 1:
-        with ThreadPoolExecutor(2) as pool:
-            found = list(pool.map(check, operators))
-    else:
-        found = [check(op) for op in operators]
+    try:
+        if len(operators) > 1 and _cores() > 1:
+            with ThreadPoolExecutor(2) as pool:
+                try:
+                    found = list(pool.map(check, operators))
+                except KeyboardInterrupt:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
+        else:
+            found = [check(op) for op in operators]
+    except KeyboardInterrupt:
+        raise Stopped(Report([*asked.finished], seed, device, list(asked.notes))) from None
     return Report([r for results in found for r in results], seed, device, list(asked.notes))
 
 
@@ -121,6 +137,7 @@ class Check:
     wanted: list[str]
     progress: Progress
     notes: dict[str, None] = field(default_factory=dict)
+    finished: list[Result] = field(default_factory=list)
 
     def check(self, op: Op[..., Any]) -> list[Result]:
         """All results of one operator."""
@@ -183,6 +200,8 @@ class OperatorCheck:
         result.seconds = round(time.perf_counter() - start, 3)
         for failure in result.failures:
             failure.replay = _replay(self.op, failure.replay, self.asked.device)
+        if seed == self.asked.seed:
+            self.asked.finished.append(result)
         return result
 
     def _define(self, worker: Worker) -> None:
@@ -240,9 +259,14 @@ class OperatorCheck:
                     result.skipped = answer["skipped"]
                     return
             except Died as e:
+                if e.code == -signal.SIGINT:
+                    raise KeyboardInterrupt from None
                 if not current:
                     raise RuntimeError(f"{result.op}: the check itself failed at {result.property}: {e}") from None
-                self._count(result, _crash(result, current, str(e), seed))
+                rung = next(each for each in self.op.ladder if each.name == result.op)
+                subject = Subject(rung, self.asked.device, seed, self.asked.thorough is not None)
+                words = call_of(subject, result.property, current["case"])
+                self._count(result, _crash(result, current, words, str(e), seed))
                 self._define(worker)
 
 
@@ -275,13 +299,13 @@ def _unfit(rung: Op[..., Any], kernel: str, message: str) -> Result:
     return Result(rung.name, "kernel", cases=1, failures=[failure])
 
 
-def _crash(result: Result, case: dict[str, Any], message: str, seed: int) -> Failure:
+def _crash(result: Result, case: dict[str, Any], words: str, message: str, seed: int) -> Failure:
     return Failure(
         property=result.property,
         op=result.op,
         dtype=case["dtype"],
         layout=case["layout"],
-        sample=f"{case['sample']}: case {case['case']}",
+        sample=f"{case['sample']}: {words}",
         message=message,
         replay=f"--only {result.property} --case {result.op}:{case['case']} --seed {seed}",
     )

@@ -42,14 +42,14 @@ def _declared(subject: Subject) -> list[Reject]:
 def check(subject: Subject, case: Case) -> None:
     if case.extra.startswith("declared"):
         reject = _declared(subject)[int(case.extra.removeprefix("declared"))]
-        call, ask = Sample(reject.args, reject.kwargs), partial(_rejects, subject, reject)
+        bad, ask = Sample(reject.args, reject.kwargs), partial(_rejects, subject, reject)
     else:
-        what, call = _bad(subject, case)
-        ask = partial(_answers_alike, subject, call, what)
+        what, bad = call(subject, case)
+        ask = partial(_answers_alike, subject, bad, what)
     try:
         ask()
     except Finding as f:
-        f.call = call
+        f.call = bad
         raise
 
 
@@ -66,7 +66,7 @@ def _rejects(subject: Subject, reject: Reject) -> None:
     raise Finding(f"it accepts what it must reject: {wanted} is declared")
 
 
-def _bad(subject: Subject, case: Case) -> tuple[str, Sample]:
+def call(subject: Subject, case: Case) -> tuple[str, Sample]:
     """A call with one argument made bad at random, and what is bad about it."""
     op, rng = subject.op, subject.rng(case.id)
     plain = subject.draw(Case(case.sample, case.dtype))

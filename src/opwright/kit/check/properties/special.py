@@ -54,9 +54,13 @@ def check(subject: Subject, case: Case) -> None:
     if case.extra == "large" and not oracle.pointwise:
         raise NotApplicable("whether a sum overflows depends on its order")
     got = attempt(subject.op, sample)
-    oracle.judge(got)
-    if case.extra == "zero" and oracle.pointwise:
-        _signs(oracle, got)
+    try:
+        oracle.judge(got)
+        if case.extra == "zero" and oracle.pointwise:
+            _signs(oracle, got)
+    except Finding as f:
+        f.call = sample
+        raise
 
 
 def _sprinkled(t: Tensor, kind: str, rng: random.Random) -> Tensor:

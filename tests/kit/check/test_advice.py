@@ -1,0 +1,75 @@
+"""Findings say what to write, with what they were found, and one mistake is told once."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+
+import torch
+from torch import Tensor
+
+import opwright as ow
+
+
+@ow.op
+def unsigned(x: Tensor, y: Tensor) -> Tensor:
+    return x * y
+
+
+@unsigned.kernel("cpu", ow.Domain(dtypes=(torch.float32,)))
+def _(x: Tensor, y: Tensor) -> Tensor:
+    return x * y + 0.0
+
+
+@ow.op
+def restrided(x: Tensor, y: Tensor) -> Tensor:
+    return x * y
+
+
+@restrided.kernel("cpu")
+def _(x: Tensor, y: Tensor) -> Tensor:
+    return (x * y).contiguous()
+
+
+@ow.op
+def crashing(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@crashing.kernel("cpu")
+def _(x: Tensor) -> Tensor:
+    return x * 2 if x.numel() else torch.tensor(ctypes.string_at(0))
+
+
+@ow.op
+def unconjugated(x: Tensor) -> Tensor:
+    return x * x
+
+
+@unconjugated.gradient
+def _(grad: Tensor, x: Tensor) -> Tensor:
+    return 2 * grad * x
+
+
+def told(op: ow.Op[..., Tensor], name: str) -> str:
+    report = ow.check(op, only=[name])
+    (line,) = [line for line in str(report).splitlines() if line.startswith(f"FAILED {op.name} ")]
+    return line
+
+
+def test_special_values_are_shown() -> None:
+    said = told(unsigned, "special")
+    assert re.search(r"other sign of zero, where x\[[\d, ]*\] = \S+, y\[[\d, ]*\] = \S+ \[", said)
+    assert "(and 2 more like it)" in str(ow.check(unsigned, only=["special"]))
+
+
+def test_strides_have_a_remedy() -> None:
+    assert 'name them in its order, or declare the kernel for layout="contiguous"' in told(restrided, "fake")
+
+
+def test_a_crash_shows_its_call() -> None:
+    assert re.search(r"crashed with SIGSEGV \[\d+: x [^:]+: x=\w+\[.*\]\]", told(crashing, "rejects"))
+
+
+def test_complex_gradients_have_a_remedy() -> None:
+    assert "x.conj() in a formula" in told(unconjugated, "gradients")
