@@ -261,13 +261,14 @@ OPWRIGHT_NOINLINE Tensor empty(const Layout& layout, DType dtype) {
     constexpr int32_t index = 0;
 #endif
     const int32_t code = ow_inner::Codes::get().code[static_cast<size_t>(dtype) % ow_inner::Codes::size];
-    AtenTensorHandle handle;
+    AtenTensorHandle handle = nullptr;
     const auto error = aoti_torch_empty_strided(layout.dim, layout.size, layout.stride, code, type, index, &handle);
 #ifdef OPWRIGHT_CUDA
     check(error == TORCH_SUCCESS, ow_inner::OnDevice::name(), ": GPU ", index, " has no memory left for a result of ",
           layout.numel(), " elements, ", name(dtype));
 #else
-    TORCH_ERROR_CODE_CHECK(error);
+    check(error == TORCH_SUCCESS, "there is no memory left for a result of ", layout.numel(), " elements, ",
+          name(dtype));
     ow_inner::ask_for_large_pages(handle);
 #endif
     return Tensor(handle);
