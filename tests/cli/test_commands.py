@@ -17,6 +17,7 @@ import torch
 
 import opwright as ow
 from opwright.cli import main
+from opwright.kit.doctor.cuda import explain_error
 from tests.library import OPERATORS
 
 
@@ -181,3 +182,32 @@ def test_ctrl_c_stops_soon_and_tells_what_is_known(command: tuple[str, ...], tmp
     assert running.returncode == 130, said
     assert time.monotonic() - began < 10  # within two seconds on a machine that does nothing else
     assert re.search(r"stopped; (what was asked held: \d+ cases|\d+ of \d+ libraries are built)", said), said
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("new", "class"), "'class' cannot name an operator: it is a word of Python's own"),
+        (("check", "cube", "--device", "tpu"), "the device must be cpu or cuda, got 'tpu'"),
+        (("bench", "cube", "--results", "/proc/nope"), "/proc/nope: no such file or directory"),
+    ],
+)
+def test_a_mistake_is_a_line_that_says_what_to_do(
+    command: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["opwright", *command])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    ("symbol", "fix"),
+    [("_ZN5torch8autograd4NodeD1Ev", "built for another"), ("_Z6helperd", "in none of the library's sources")],
+)
+def test_doctor_knows_whose_symbol_is_missing(symbol: str, fix: str) -> None:
+    found = explain_error(f"libmine.so: undefined symbol: {symbol}")
+    assert fix in found.fix
+    assert "CUDA" not in found.fix

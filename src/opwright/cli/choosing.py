@@ -60,6 +60,10 @@ def chosen(names: list[str] | None) -> list[ow.Op[..., Any]]:
 
 def tell(mistake: BaseException) -> str:
     """A user's mistake in a line, and where it stands if that is in a file of theirs."""
+    if isinstance(mistake, OSError) and mistake.filename is not None:
+        place = Path(os.fsdecode(mistake.filename))
+        place = place.parent if place.name.startswith(".") else place  # what is written first has a name of its own
+        return f"{place}: {(mistake.strerror or str(mistake)).lower()}"
     kind = "" if isinstance(mistake, (ValueError, OSError, RuntimeError, Broken)) else f"{type(mistake).__name__}: "
     return f"{kind}{mistake}"
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 import opwright as ow
 from opwright.cli import building, checking, measuring
@@ -104,7 +104,9 @@ def new(
 @app.command()
 def doctor(
     library: Annotated[Path | None, typer.Argument(help="A built library to look at, instead of the machine.")] = None,
-    error: Annotated[str | None, typer.Option(help="An error message of CUDA, to be explained.")] = None,
+    error: Annotated[
+        str | None, typer.Option(help="An error message of the loader or of CUDA, to be explained.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """What this machine can build and run, and how to fix what it cannot."""
@@ -116,7 +118,7 @@ def doctor(
         print(json.dumps([{**vars(f), "mend": f.fix} for f in findings], indent=2))
     else:
         marks = {"ok": "[green]ok[/]", "missing": "[yellow]missing[/]", "broken": "[red]broken[/]"}
-        table = Table("", "", "found", "how to fix it")
+        table = Table("", "", Column("found", overflow="fold"), Column("how to fix it", overflow="fold"))
         for f in findings:
             table.add_row(f.what, marks[f.verdict], escape(f.found), escape(f.fix))
         console.print(table)

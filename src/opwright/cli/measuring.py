@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -247,6 +249,9 @@ def _opened(place: Path | None) -> tuple[stored.Results, Path]:
     place = place or _folder()
     file = place if place.suffix == ".json" else stored.place(found, place)
     if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)  # an error here comes before an hour of measuring
+        if not os.access(file.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file.parent))
         return found, file
     kept = stored.read(file)
     if machine.name(kept.machine) != machine.name(found.machine):

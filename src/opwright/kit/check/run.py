@@ -73,7 +73,9 @@ def run(
     for op in operators:
         if not isinstance(op, Op):
             raise TypeError(f"check: its argument must be an operator, got {type(op).__name__}")
-    kind = torch.device(device).type
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"check: the device must be cpu or cuda, got {device!r}")
     if kind == "cuda" and not torch.cuda.is_available():
         raise RuntimeError("check: there is no GPU here; `opwright doctor` says why")
     wanted = [p for p in in_turn() if (p in only if only else facts_of(p).serves(kind, sanitized))]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import torch
@@ -155,13 +157,37 @@ _TROUBLES = (
 )
 
 
+def _missing_symbol(mangled: str) -> str:
+    """What to do about a symbol that is not found when a library is loaded or linked."""
+    name = mangled
+    if shutil.which("c++filt"):
+        name = subprocess.run(["c++filt", "--", mangled], capture_output=True, text=True, check=False).stdout.strip()
+    if re.search(r"\b(at|c10|torch|caffe2|aoti\w*)\b|^(aoti_)?torch_", name or mangled):
+        return (
+            f"{name or mangled} is PyTorch's, and this torch has it no more or not yet: the library was built for "
+            f'another one. Build it again with this torch; kernels of the stable ABI (without abi="aten") serve all'
+        )
+    return (
+        f"{name or mangled} is in none of the library's sources: name the file that has it in ow.Options(sources=…), "
+        f"or the library in ow.Options(ldflags=…)"
+    )
+
+
 def explain_error(said: str) -> Finding:
-    """What an error message of CUDA means, and what to do.
+    """What an error message of the loader or of CUDA means, and what to do.
 
     >>> explain_error("CUDA error: an illegal memory access was encountered").fix.partition(";")[0]
     'a kernel that ran earlier went wrong'
     """
+    symbol = re.search(r"undefined symbol: *(\w+)|undefined reference to [`']([^']+)'", said)
+    if symbol is not None:
+        return Finding("error", "broken", said, _missing_symbol(symbol[1] or symbol[2]))
     for pattern, fix in _TROUBLES:
         if re.search(pattern, said, re.IGNORECASE):
             return Finding("error", "broken", said, fix)
-    return Finding("error", "missing", said, "not one that is known here; run again with OPWRIGHT_CUDA_SYNC=1")
+    return Finding(
+        "error",
+        "missing",
+        said,
+        "not one that is known here; of CUDA's, OPWRIGHT_CUDA_SYNC=1 tells which operator it is of",
+    )

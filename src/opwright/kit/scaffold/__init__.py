@@ -17,7 +17,9 @@ def scaffold(name: str, path: Path, *, rows: bool = False, cuda: bool = False) -
     >>> [file.name for file in scaffold("swish", Path(tempfile.mkdtemp()))]
     ['README.md', 'cpu.cpp', 'op.py', 'test_swish.py']
     """
-    if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii() or name.startswith("_"):
+    if keyword.iskeyword(name):
+        raise ValueError(f"{name!r} cannot name an operator: it is a word of Python's own; choose another name")
+    if not name.isidentifier() or not name.isascii() or name.startswith("_"):
         raise ValueError(f"{name!r} cannot name an operator; take letters, digits and _, for example my_op")
     if name in ("torch", "ow", "x", "beta", "eps", "make", "DOMAIN"):
         raise ValueError(f"{name!r} means something else in an operator's file; choose another name")
