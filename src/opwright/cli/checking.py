@@ -29,6 +29,7 @@ def check(
     sanitize: Annotated[
         bool, typer.Option("--sanitize", help="Also under the compiler's sanitizers; on a GPU, compute-sanitizer.")
     ] = False,
+    here: Annotated[bool, typer.Option("--here", help="In this process, for a debugger: a crash ends it.")] = False,
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Also write JSON; - is stdout.")
     ] = None,
@@ -45,7 +46,7 @@ def check(
         try:
             report = run(
                 operators, device=device, seed=seed, thorough=thorough, only=only or (), case=case, sanitized=sanitize,
-                progress=progress,
+                here=here, progress=progress,
             )  # fmt: skip
         except Stopped as stopped:
             status.stop()

@@ -372,3 +372,22 @@ OPWRIGHT_KERNEL(peeks, CPU, peeks_cpu);
 def test_tests_of_a_property_that_does_not_exist_are_an_error(only: Any) -> None:
     with pytest.raises(ValueError, match="only must be a list of properties, which are forward, special"):
         checks(ow.cube, only=only)
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_debugger_may_look_on(here: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cases run in processes of their own, unless somebody wants them in this one."""
+    seen: set[int] = set()
+
+    @ow.op(name=f"looked_on_{here}")
+    def op(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @op.kernel("cpu")
+    def _(x: torch.Tensor) -> torch.Tensor:
+        seen.add(os.getpid())
+        return x * 2
+
+    monkeypatch.setenv("OPWRIGHT_CHECK_HERE", "1" if here else "0")
+    assert ow.check(op, only=["forward"]).passed
+    assert seen == ({os.getpid()} if here else set())

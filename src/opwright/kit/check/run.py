@@ -62,9 +62,10 @@ def run(
     case: str | None = None,
     rung: str | None = None,
     sanitized: bool = False,
+    here: bool = False,
     progress: Progress | None = None,
 ) -> Report:
-    """Check operators; with several, two at a time."""
+    """Check operators; with several, two at a time. `here` is in this process, where a debugger looks on."""
     if os.environ.get(INSIDE):
         raise RuntimeError("check: it was called by a file that is itself loaded for a check; call it in another file")
     for name in only:
@@ -80,13 +81,14 @@ def run(
         raise RuntimeError("check: there is no GPU here; `opwright doctor` says why")
     wanted = [p for p in in_turn() if (p in only if only else facts_of(p).serves(kind, sanitized))]
     unfit = {op: _build(op, kind) for op in operators}
-    asked = Check(device, seed, thorough, case, rung, wanted, progress or (lambda op, name, cases: None))
+    here = here or os.environ.get("OPWRIGHT_CHECK_HERE", "") not in ("", "0")
+    asked = Check(device, seed, thorough, case, rung, wanted, progress or (lambda op, name, cases: None), here)
 
     def check(op: Op[..., Any]) -> list[Result]:
         return unfit[op] or asked.check(op)
 
     try:
-        if len(operators) > 1 and _cores() > 1:
+        if len(operators) > 1 and _cores() > 1 and not here:
             with ThreadPoolExecutor(2) as pool:
                 try:
                     found = list(pool.map(check, operators))
@@ -138,6 +140,7 @@ class Check:
     rung: str | None
     wanted: list[str]
     progress: Progress
+    here: bool = False
     notes: dict[str, None] = field(default_factory=dict)
     finished: list[Result] = field(default_factory=list)
 
@@ -184,8 +187,11 @@ class OperatorCheck:
         start = time.perf_counter()
         worker = self.workers[name if facts_of(name).process == "alone" else ""]
         try:
-            self._define(worker)
-            self._in_worker(worker, result, seed)
+            if self.asked.here:
+                self._here(rung, result, seed)
+            else:
+                self._define(worker)
+                self._in_worker(worker, result, seed)
         except Stranded as e:
             if facts_of(name).process != "shared":
                 result.skipped = f"it needs a process of its own: {e}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -36,7 +37,7 @@ def autograd_kernel(op: Op[..., Any], keyset: Any, args: tuple[Any, ...], kwargs
         if op.recorded_by_reference and not (torch.compiler.is_compiling() and op.has_rung):
             return op.run_differentiated(*args, **kwargs)
         form = op.recorded_form if op.has_rung else op
-        flat = _Node.apply(form, keyset, values, *followed)  # type: ignore[no-untyped-call]
+        flat = _node_of(op.name).apply(form, keyset, values, *followed)  # type: ignore[no-untyped-call]
         return _unflatten(op, form, flat)
     # Nobody differentiates: stay one call, so that tracers which suspend autograd see no derivation at work.
     with private.BelowAutograd():
@@ -109,6 +110,13 @@ class _Node(torch.autograd.Function):
             _check_gradients(op, p.name, each, ctx.values[p.name])
             result += [g if w else None for w, g in zip(want, each or [None] * len(want), strict=True)] if want else []
         return (None, None, None, *result)
+
+
+@functools.cache
+def _node_of(name: str) -> type[_Node]:
+    """The kind of node of an operator, which profiles and `grad_fn` show by that name, as C++ names its own."""
+    title = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+    return type(title, (_Node,), {"__module__": __name__})
 
 
 def _refuse_arguments(op: Op[..., Any], values: dict[str, Any], outputs: tuple[Any, ...]) -> None:
