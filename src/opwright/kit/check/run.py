@@ -79,6 +79,9 @@ def run(
             found = list(pool.map(check, operators))
     else:
         found = [check(op) for op in operators]
+    for op, results in zip(operators, found, strict=True):
+        for r in results:
+            r.home = op.home.qualname
     return Report([r for results in found for r in results], seed, device, list(asked.notes))
 
 
