@@ -53,13 +53,17 @@ def overview(names: Sequence[str], rows: Sequence[Row], told: Mapping[str, Any],
         best = max(
             mine, key=lambda r: ([r["family"]] == first, bool(r.get("stands")), r["dtype"] == "float32"), default=None
         )
-        cells: list[Any] = [el("a", name, href=f"#op-{name}"), equation, badge(known.get(name), short=True)]
+        busy = pill(best["busy"], short=True) if best and best["busy"] else None
+        cells: list[Any] = [
+            [el("a", name, href=f"#op-{name}"), " ", busy],
+            equation,
+            badge(known.get(name), short=True),
+        ]
         for which in ("forward", "forward_backward"):
             cells.append(_told(best, which, name))
         share = best.get("forward_fraction") if best else None
         cells.append(spell_share(share))
-        where = "" if best is None else f"{spell_case(best['case'])}, {best['dtype']}, {best['device']}"
-        cells.append([where, " ", pill(best["busy"], short=True)] if best and best["busy"] else where)
+        cells.append("" if best is None else f"{spell_case(best['case'])}, {best['dtype']}, {best['device']}")
         lines.append(cells)
     head = ("operator", "computes", "right?", "forward vs eager", "fwd + bwd vs eager", "of limit", "measured on")
     return el("section", el("h2", "Overview"), table(head, lines, "Operators at a glance", numbers=(5,)), id="overview")
@@ -78,9 +82,11 @@ def _told(row: Row | None, which: str, name: str) -> Html | str:
         return el("span", row["status"], class_="failed")
     said = row.get(f"{which}_speedup", {}).get("verdict", "")
     tone = "good" if "faster" in said else "bad" if "slower" in said else "even"
+    text, bracket, spread = said.partition("(")
+    parts = [el("span", text.strip()), " ", el("span", f"({spread}")] if bracket else [said]
     if tone == "bad":  # what to do about it stands there
-        return el("a", said, class_="verdict bad", href=f"#do-{name}")
-    return el("span", said, class_=f"verdict {tone}")
+        return el("a", *parts, class_="verdict bad", href=f"#do-{name}")
+    return el("span", *parts, class_=f"verdict {tone}")
 
 
 def guide() -> Html:
