@@ -6,7 +6,6 @@ python examples/demo.py [--out build/report.html]
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -16,24 +15,20 @@ from rich.table import Table
 
 import opwright as ow
 from opwright.cli.measuring import measurable, measure
+from opwright.kit.bench.checked import Checked
 from opwright.kit.bench.report import write_report
-from opwright.kit.bench.report.verdicts import results_of
 from opwright.kit.bench.results import Results
 from opwright.kit.bench.run import Asked
 from opwright.kit.bench.units import spell_share
 from opwright.kit.dispatch import registry
 
 
-def checked(operators: list[ow.Op[..., Any]], console: Console) -> dict[str, Any] | None:
-    """What the check says, where this opwright has one."""
-    check = getattr(ow, "check", None)
-    if check is None:
-        return None
-    found: dict[str, Any] = {}
+def check(operators: list[ow.Op[..., Any]], console: Console) -> dict[str, Checked]:
+    """What the check says of each operator."""
+    found = {}
     for op in operators:
         with console.status(f"checking {op.name} …"):
-            said = check(op).to_json()
-        found = {**said, "results": [*found.get("results", ()), *said["results"]]}
+            found[op.name] = Checked(ow.check(op).to_json()["results"])
     return found
 
 
@@ -45,14 +40,12 @@ def main() -> None:
     console = Console()
     start = time.perf_counter()
     operators = measurable(None)
-    verdicts = checked(operators, console)
+    verdicts = check(operators, console)
     results = Results.here()
     folder: Path = options.out.parent
     folder.mkdir(parents=True, exist_ok=True)
     asked = Asked(operators, families=1, seconds=options.seconds, compile_sizes=False)
     measure(asked, results, folder / "demo.json")
-    if verdicts is not None:
-        (folder / "check.json").write_text(json.dumps(verdicts, indent=1) + "\n", encoding="utf-8")
     write_report(options.out, [results], {op.name: op for op in registry.operators() if op.home is op}, verdicts)
     console.print(table(results.rows, verdicts))
     console.print(
@@ -60,7 +53,7 @@ def main() -> None:
     )
 
 
-def table(rows: list[dict[str, Any]], verdicts: dict[str, Any] | None) -> Table:
+def table(rows: list[dict[str, Any]], verdicts: dict[str, Checked]) -> Table:
     """An operator a line: whether it is right, and how fast it is against the eager reference."""
     shown = Table(
         "operator", "right?", "forward vs eager", "fwd + bwd vs eager", "of limit", box=None, padding=(0, 2, 0, 0)
@@ -68,7 +61,7 @@ def table(rows: list[dict[str, Any]], verdicts: dict[str, Any] | None) -> Table:
     for row in rows:
         if row["kind"] != "operator" or not row["stands"]:
             continue
-        mine = [r for r in results_of(verdicts, row["op"]) if r["cases"]]
+        mine = [r for r in verdicts[row["op"]].results if r["cases"]]
         bad = sum(bool(r["failures"]) for r in mine)
         cells = [
             row["op"],

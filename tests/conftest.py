@@ -34,6 +34,14 @@ def _fresh_compiled_code() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _results_apart() -> Iterator[None]:
+    """What tests check and measure is nobody's result."""
+    with tempfile.TemporaryDirectory(prefix="opwright-results-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPWRIGHT_RESULTS_DIR", folder)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _at_home() -> None:
     """A process looks for the package's own C++ once: before some test points the cache elsewhere."""
     import opwright as ow

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from opwright.cli.choosing import Names, chosen
+from opwright.kit.bench import checked, places
 from opwright.kit.check.properties import NAMES
 from opwright.kit.check.report import Report, Result, and_more
 from opwright.kit.check.run import Stopped, run
@@ -33,11 +36,16 @@ def check(
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Also write JSON; - is stdout.")
     ] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="The results file that it is kept beside, or its folder; as `bench` has it.")
+    ] = None,
 ) -> None:
     """Prove kernels and gradients against their references; exit 1 when a property does not hold."""
     to_stdout = json_file == "-"
     console = Console(stderr=to_stdout)
     operators = chosen(names)
+    file = checked.beside(places.file_in(results or places.folder()))
+    known = [checked.identify(op, file) for op in operators]  # before: somebody may edit what is being checked
     with console.status("checking …") as status:
 
         def progress(op: str, name: str, cases: int) -> None:
@@ -61,23 +69,37 @@ def check(
             sys.stdout.write(text)
         else:
             Path(json_file).write_text(text, encoding="utf-8")
+    if case is None:  # a replay says nothing of the rest
+        _keep(console, file, known, report)
     if not report.passed:
         raise typer.Exit(1)
 
 
+def _keep(console: Console, file: Path, known: Sequence[checked.Entry], report: Report) -> None:
+    """Keep what was found, for `opwright report`. Where that cannot be, the check was one all the same."""
+    found = [(about, [asdict(r) for r in report.results if r.home == about["op"]]) for about in known]
+    try:
+        places.prepare(file)
+        checked.keep(file, found, device=report.device, seed=report.seed)
+    except (OSError, ValueError) as e:
+        text = f"not kept for `opwright report`: {e}"
+        console.print(text, style="yellow", highlight=False, soft_wrap=True, markup=False)
+
+
 def _show(console: Console, report: Report, stopped: bool = False) -> None:
     table = Table("operator", "cases", "s", "property and its cases")
-    reasons: dict[str, list[str]] = {}
+    skipped: dict[tuple[str, str], list[str]] = {}
     for op in dict.fromkeys(r.op for r in report.results):
         mine = [r for r in report.results if r.op == op]
         for r in mine:
             if r.skipped is not None and r.cases == 0:
-                reasons.setdefault(f"{r.property}: {r.skipped}", []).append(op)
+                skipped.setdefault((op, r.skipped), []).append(r.property)
         words = ", ".join(_words(r) for r in mine if r.cases)
         table.add_row(op, str(sum(r.cases for r in mine)), f"{sum(r.seconds for r in mine):.1f}", words)
     console.print(table)
-    for reason, ops in reasons.items():
-        console.print(f"skipped  {reason} ({', '.join(ops)})", highlight=False, soft_wrap=True, markup=False)
+    for (op, reason), names in skipped.items():
+        text = f"skipped  {op} {', '.join(names)}: {reason}"
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
     for note in report.notes:
         console.print(note, highlight=False, soft_wrap=True, markup=False)
     for f, others in report.mistakes:
@@ -85,11 +107,10 @@ def _show(console: Console, report: Report, stopped: bool = False) -> None:
         text = f"FAILED {f.op} {f.property}: {f.message}{where} [{f.sample}]{and_more(others)}  replay: {f.replay}"
         console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)
     seconds = sum(r.seconds for r in report.results)
-    word = "[green]every property held[/]" if report.passed else f"[red]{report.count}[/]"
-    if stopped:
-        word = f"stopped; {'what was asked held' if report.passed else word}"
+    colour = "green" if report.passed else "red"
+    before = "stopped; " if stopped else ""
     console.print(
-        f"{word}: {report.cases} cases, seed {report.seed}, {report.device}, {seconds:.1f} s", highlight=False
+        f"{before}[{colour}]{report.summary}[/], seed {report.seed}, {report.device}, {seconds:.1f} s", highlight=False
     )
 
 

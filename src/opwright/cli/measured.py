@@ -58,6 +58,7 @@ def _case(rows: list[Row]) -> Table:
         for which in ("forward", "forward_backward"):
             took = row.get(f"{which}_us")
             said = "" if took is None or row["kind"] == "reference" else row[f"{which}_speedup"]["verdict"]
+            said = said if row["same"] else "another function"
             colour = "green" if "faster" in said else "red" if "slower" in said else "dim"
             cells += ["" if took is None else spell_us(took["p50"]), f"[{colour}]{said}[/]"]
         host, share, kept = row.get("forward_host_us"), row.get("forward_fraction"), row.get("kept_bytes")

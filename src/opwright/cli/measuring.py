@@ -20,13 +20,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 import opwright as ow
 from opwright.cli.choosing import Names, chosen, library_operator
 from opwright.cli.measured import show
-from opwright.kit.bench import machine
+from opwright.kit.bench import machine, places
 from opwright.kit.bench import results as stored
 from opwright.kit.bench.cases import families
 from opwright.kit.bench.compare import confirmed
 from opwright.kit.bench.run import Asked, run
-from opwright.kit.build import cache
-from opwright.kit.dispatch import registry
 
 console = Console(stderr=True)
 
@@ -89,40 +87,6 @@ def bench(
         )
         console.print(note, style="yellow", highlight=False, soft_wrap=True)
     console.print(f"kept in {file}", highlight=False, soft_wrap=True, markup=False)
-
-
-def report(
-    paths: Annotated[
-        list[str] | None, typer.Argument(metavar="PATH", help="Files of operators whose sources to show.")
-    ] = None,
-    results: Annotated[
-        list[Path] | None, typer.Option(help="Results files, or a folder of them; by default benchmarks/results.")
-    ] = None,
-    check: Annotated[Path | None, typer.Option(metavar="FILE", help="What `opwright check --json FILE` wrote.")] = None,
-    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("opwright-report.html"),
-) -> None:
-    """Write one HTML file about operators from stored results: it opens from disk, without a network."""
-    from opwright.kit.bench.report import write_report
-
-    for path in paths or ():
-        ow.load(path)
-    found = [r for place in results or [_folder()] for r in stored.read_all(place)]
-    if not any(r.rows for r in found):
-        raise ValueError("there are no results to report on; run `opwright bench` first, or name a file with --results")
-    checked = None
-    if check is not None:
-        try:
-            checked = json.loads(check.read_text(encoding="utf-8"))
-        except ValueError:
-            checked = None
-        listed = checked.get("results") if isinstance(checked, dict) else None
-        if not isinstance(listed, list) or not all(isinstance(r, dict) for r in listed):
-            raise ValueError(f"{check}: is not what `opwright check --json` writes")
-    shown = {row.get("qualname") for r in found for row in r.rows}
-    known = [op for op in registry.operators() if op.home is op]
-    operators = {op.name: op for op in sorted(known, key=lambda op: op.qualname in shown)}
-    write_report(out, found, operators, checked)
-    console.print(f"wrote {out.resolve()}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _gate(asked: Asked, base: stored.Results, file: Path, json_file: str | None, dtypes: Sequence[str] | None) -> None:
@@ -237,17 +201,11 @@ def _stopping(found: stored.Results, file: Path) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _folder() -> Path:
-    """Where results are kept: with the project one stands in, else in the user's cache."""
-    here = Path("benchmarks") / "results"
-    return here if here.is_dir() else cache.folder() / "results"
-
-
 def _opened(place: Path | None) -> tuple[stored.Results, Path]:
     """The results to add to, and their file."""
     found = stored.Results.here()
-    place = place or _folder()
-    file = place if place.suffix == ".json" else stored.place(found, place)
+    file = places.file_in(place or places.folder())
+    places.prepare(file)
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)  # an error here comes before an hour of measuring
         if not os.access(file.parent, os.W_OK):

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import opwright as ow
 from opwright.cli.commands import app
+from opwright.kit.bench.checked import Checked
 from opwright.kit.bench.report import verdicts, write_report
 from opwright.kit.bench.report.html import el
 from tests.kit.bench.browser import CHROMIUM, Browser
@@ -25,7 +26,7 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("report") / "report.html"
-    write_report(file, [whole()], {"turn": ow.axpby}, CHECK)
+    write_report(file, [whole()], {"turn": ow.axpby}, {"twist": Checked(CHECK["results"])})
     return file
 
 
@@ -56,6 +57,7 @@ def test_a_report_is_one_file_that_asks_the_network_for_nothing(report: Path) ->
 def test_a_report_says_what_failed_and_how_to_see_it_again(report: Path) -> None:
     text = report.read_text(encoding="utf-8")
     assert "1 of 3 properties fail" in text
+    assert "proved:" not in text
     assert "opwright check twist --seed 0" in text
     assert "fails in 1 of 12 cases" in text
     assert "skipped: not asked &lt;b&gt;for" in text
@@ -225,7 +227,7 @@ def test_what_fails_in_a_saving_form_is_shown() -> None:
         {"op": "gate_saving_backward", "property": "forward", "cases": 3, "failures": []},
         {"op": "other", "property": "forward", "cases": 3, "failures": []},
     ]
-    check = {"results": results}
-    assert verdicts.results_of(check, "gate") == results[:3]
-    assert "1 of 3 properties fail" in str(verdicts.badge(check, "gate"))
-    assert "off by 1" in str(verdicts.verdicts(check, "gate"))
+    found = verdicts.results_of(results, "gate")
+    assert found == results[:3]
+    assert "1 of 3 properties fail" in str(verdicts.badge(Checked(found)))
+    assert "off by 1" in str(verdicts.verdicts(Checked(found), "gate"))

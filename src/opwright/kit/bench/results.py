@@ -137,8 +137,3 @@ def _from_first(stored: dict[str, Any], file: Path) -> dict[str, Any]:
     run = {key: stored.get(key, {} if key == "versions" else "") for key in ("versions", "commit", "date")}
     rows = [{"status": "ok", "why": "", "run": 0, **row} for row in stored["rows"]]
     return {**stored, "version": VERSION, "runs": [run], "rows": rows}
-
-
-def place(results: Results, folder: Path | None = None) -> Path:
-    """The file that belongs to a machine."""
-    return (folder or Path("benchmarks") / "results") / f"{this.name(results.machine)}.json"

@@ -52,6 +52,8 @@ class Result:
     skipped: str | None = None
     """Why it did not run; None when it did."""
     seconds: float = 0.0
+    home: str = ""
+    """The operator that it belongs to, by its qualified name; `op` may be a gradient of it."""
 
     @builtins.property  # the name means something else here
     def passed(self) -> bool:
@@ -97,6 +99,14 @@ class Report:
         """How many cases ran."""
         return sum(r.cases for r in self.results)
 
+    @property
+    def summary(self) -> str:
+        """What came of it in a few words, such as `34 properties hold in 950 cases`."""
+        tried = sum(1 for r in self.results if r.cases)
+        if not self.passed:
+            return f"{self.count}: {plural(tried, 'property')} in {plural(self.cases, 'case')}"
+        return f"{plural(tried, 'property')} {'holds' if tried == 1 else 'hold'} in {plural(self.cases, 'case')}"
+
     def __str__(self) -> str:
         lines = []
         width = max((len(r.property) for r in self.results), default=0)
@@ -107,8 +117,7 @@ class Report:
                 lines.append(f"  {r.property:{width}}  {verdict(r)}")
         lines += [f"FAILED {f}{and_more(others)}" for f, others in self.mistakes] + self.notes
         seconds = sum(r.seconds for r in self.results)
-        word = "every property held" if self.passed else self.count
-        lines.append(f"{word}: {self.cases} cases, seed {self.seed}, {self.device}, {seconds:.1f} s")
+        lines.append(f"{self.summary}, seed {self.seed}, {self.device}, {seconds:.1f} s")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -135,6 +144,16 @@ class Report:
 def and_more(others: int) -> str:
     """What is said of failures that are not shown."""
     return f" (and {others} more like it)" if others else ""
+
+
+def plural(count: int, word: str) -> str:
+    """A number of things.
+
+    >>> plural(1, "case"), plural(2, "property")
+    ('1 case', '2 properties')
+    """
+    many = word[:-1] + "ies" if word.endswith("y") else word + "s"
+    return f"{count} {word if count == 1 else many}"
 
 
 def verdict(r: Result) -> str:

@@ -99,6 +99,9 @@ def run(
             found = [check(op) for op in operators]
     except KeyboardInterrupt:
         raise Stopped(Report([*asked.finished], seed, device, list(asked.notes))) from None
+    for op, results in zip(operators, found, strict=True):
+        for r in results:
+            r.home = op.home.qualname
     return Report([r for results in found for r in results], seed, device, list(asked.notes))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from opwright.kit.bench.checked import Checked
 from opwright.kit.bench.limits import write
 from opwright.kit.bench.report.page import page
 from opwright.kit.bench.results import Results
@@ -16,8 +17,8 @@ def write_report(
     file: Path,
     results: Sequence[Results],
     operators: Mapping[str, Op[..., Any]],
-    check: Mapping[str, Any] | None = None,
+    known: Mapping[str, Checked] | None = None,
 ) -> None:
-    """Write the report of stored results. `operators`, those that can be loaded here, show their sources; `check` is
-    what `opwright check --json` wrote."""
-    write(file, page(results, operators, check))
+    """Write the report of stored results. `operators`, those that can be loaded here, show their sources; `known` is
+    what the check found. Both go by name."""
+    write(file, page(results, operators, known))

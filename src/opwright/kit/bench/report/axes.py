@@ -87,3 +87,19 @@ def mark(shape: int, x: float, y: float, *, hollow: bool = False, **attributes: 
     corners = [(0, -6), (6, 0), (0, 6), (-6, 0)] if shape % 4 == 2 else [(0, -6), (6, 5), (-6, 5)]
     points = " ".join(f"{round(x + dx, 1)},{round(y + dy, 1)}" for dx, dy in corners)
     return el("polygon", class_=style, points=points, **attributes)
+
+
+def apart(points: Sequence[tuple[float, float]], gap: float = 13.0) -> list[float]:
+    """Where points go from left to right so that none hides another: those in each other's way step aside.
+
+    >>> apart([(100.0, 50.0), (100.0, 52.0), (101.0, 51.0), (100.0, 90.0)])
+    [100.0, 113.0, 88.0, 100.0]
+    """
+    placed: list[tuple[float, float]] = []
+    for x, y in points:
+        for step in range(2 * len(points) + 1):
+            at = x + gap * ((step + 1) // 2) * (1 if step % 2 else -1)
+            if all(abs(at - a) >= gap - 2 or abs(y - b) >= gap - 2 for a, b in placed):
+                break
+        placed.append((at, y))
+    return [at for at, _ in placed]

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from opwright.kit.bench import machine as machines
+from opwright.kit.bench.checked import Checked
 from opwright.kit.bench.limits import Limits
 from opwright.kit.bench.report import plots
 from opwright.kit.bench.report.html import Html, el, join
 from opwright.kit.bench.report.sources import sources
-from opwright.kit.bench.report.tables import environment, figures_table, guide, overview
-from opwright.kit.bench.report.verdicts import badge, verdicts
+from opwright.kit.bench.report.standing import advice, sentence, speed
+from opwright.kit.bench.report.tables import environment, figures_table, guide, overview, pill
+from opwright.kit.bench.report.verdicts import badge, right, verdicts
 from opwright.kit.bench.results import Results
 from opwright.kit.bench.units import spell_case
 from opwright.kit.op import Op
@@ -21,12 +23,18 @@ HERE = Path(__file__).parent
 Row = dict[str, Any]
 
 
+FEW = 3
+"""So many operators are shown unfolded."""
+
+
 def page(
-    results: Sequence[Results], operators: Mapping[str, Op[..., Any]], check: Mapping[str, Any] | None = None
+    results: Sequence[Results], operators: Mapping[str, Op[..., Any]], known: Mapping[str, Checked] | None = None
 ) -> str:
     """The report as one HTML text, which needs nothing beside it."""
-    rows = [{**row, "machine": i, "place": machines.name(r.machine)} for i, r in enumerate(results) for row in r.rows]
+    known = known or {}
+    rows = [_placed(row, i, r) for i, r in enumerate(results) for row in r.rows]
     names = sorted({row["op"] for row in rows})
+    by_name = {name: [r for r in rows if r["op"] == name] for name in names}
     told = {name: about for r in results for name, about in r.operators.items()}
     head = [
         el("meta", charset="utf-8"),
@@ -41,23 +49,31 @@ def page(
         "header",
         el("h1", "opwright"),
         el("button", "theme: system", type="button", id="theme", hidden=True),
+        sentence(by_name, known),
         el("p", _promise(len(names)), class_="promise"),
         *map(_where, results),
         class_="top",
     )
     sections = [
-        section(name, [r for r in rows if r["op"] == name], told.get(name, {}), operators.get(name), results, check)
-        for name in names
+        section(name, mine, told.get(name, {}), operators.get(name), results, known.get(name), few=len(names) <= FEW)
+        for name, mine in by_name.items()
     ]
     body = [
         el("a", "Skip to the operators", href="#overview", class_="skip"),
         top,
         el("nav", *links, aria_label="Operators"),
-        el("main", overview(names, rows, told, check), guide(), *sections, environment(results)),
+        el("main", overview(names, rows, told, known), guide(), *sections, environment(results)),
         el("div", id="tip", role="status", aria_live="polite", hidden=True),
         el("script", Html((HERE / "script.js").read_text(encoding="utf-8"))),
     ]  # fmt: skip
     return "<!doctype html>\n" + el("html", el("head", *head), el("body", *body), lang="en") + "\n"
+
+
+def _placed(row: Row, number: int, results: Results) -> Row:
+    """A row with what it needs to know of its machine."""
+    run = results.runs[row["run"]]
+    busy = run["load"] if machines.busy(run, results.machine) else None
+    return {**row, "machine": number, "place": machines.name(results.machine), "busy": busy}
 
 
 def _promise(count: int) -> str:
@@ -75,9 +91,9 @@ def _where(results: Results) -> Html:
         f"{about['threads']} thread{'s' if about['threads'] != 1 else ''}",
         f"torch {run.get('versions', {}).get('torch', 'unknown')}",
     ]
-    if machines.busy(run, about):
-        words.append(f"busy, load {run['load']:g}")
-    return el("p", " · ".join([*filter(None, words), str(run.get("date", ""))]), class_="where")
+    line = " · ".join([*filter(None, words), str(run.get("date", ""))])
+    busy = machines.busy(run, about)
+    return el("p", line, " " if busy else None, pill(run["load"]) if busy else None, class_="where")
 
 
 def section(
@@ -86,26 +102,39 @@ def section(
     about: Mapping[str, Any],
     op: Op[..., Any] | None,
     results: Sequence[Results],
-    check: Mapping[str, Any] | None,
+    known: Checked | None,
+    *,
+    few: bool = True,
 ) -> Html:
-    """All about one operator."""
+    """All about one operator. Among many it is folded, unless there is something to see to."""
     equation, _, rest = str(about.get("doc", "")).strip().partition("\n")
     groups = cases(rows, about.get("families", ()))
+    todo = advice(rows)
+    is_open = few or right(known) == "fails" or speed(rows) in ("slower", "unmeasured")
+    head = [el("h2", name), badge(known), _pace(rows)]
     parts = [
-        el("h2", name, badge(check, name)),
         el("p", equation, class_="equation"),
         el("p", el("code", about.get("schema", "")), class_="schema"),
+        el("ul", *[el("li", text) for text in todo], class_="advice", id=f"do-{name}") if todo else None,
         _picker(name, groups) if len(groups) > 1 else None,
         [_case(name, i, key, mine, rows, results, len(groups) > 1) for i, (key, mine) in enumerate(groups.items())],
         el("h3", "Is it right?"),
-        verdicts(check, name),
+        verdicts(known, name),
         _verified(rows),
         el("h3", "Sources"),
         _sources(op),
         _more("What its documentation says", el("pre", rest.strip("\n"), tabindex="0")) if rest.strip() else None,
         _more("All figures in a table", figures_table(rows)),
     ]
-    return el("section", *parts, id=f"op-{name}", class_="operator", aria_label=name)
+    fold = el("details", el("summary", *head), *parts, class_="fold", open=is_open)
+    return el("section", fold, id=f"op-{name}", class_="operator", aria_label=name)
+
+
+def _pace(rows: Sequence[Row]) -> Html:
+    """How fast it is, in a word."""
+    words = {"faster": ("faster", "good"), "slower": ("slower in some case", "bad"), "even": ("as fast", "none")}
+    text, tone = words.get(speed(rows), ("not measured", "bad"))
+    return el("span", text, class_=f"badge {tone}")
 
 
 def cases(rows: Sequence[Row], order: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
@@ -162,7 +191,11 @@ def _case(
     if not any(r["status"] == "ok" for r in rows):
         shown = [el("p", f"{r['variant']}: {r['status']}. {r['why']}", class_="failed") for r in failed]
     title = el("h3", _label(key, rows, len(results) > 1), class_="case-title")
-    return el("div", title, el("div", *shown, class_="grid"), class_="case", id=f"{name}-{index}", data_of=name)
+    load = next((r["busy"] for r in rows if r["busy"]), None)
+    note = None
+    if load:
+        note = el("p", pill(load), " Others were at work: believe the ratios, not the times.", class_="busy")
+    return el("div", title, note, el("div", *shown, class_="grid"), class_="case", id=f"{name}-{index}", data_of=name)
 
 
 def _verified(rows: Sequence[Row]) -> Html:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from opwright.kit.bench.limits import Limits
-from opwright.kit.bench.report.axes import HEIGHT, WIDTH, across, frame, mark, upward
+from opwright.kit.bench.report.axes import HEIGHT, WIDTH, across, apart, frame, mark, upward
 from opwright.kit.bench.report.html import Html, el
 from opwright.kit.bench.units import spell_bytes, spell_case, spell_rate, spell_share, spell_us
 from opwright.kit.spec.measured import spell_size
@@ -64,7 +64,8 @@ def bars(rows: Sequence[Row], which: str, title: str) -> Html | None:
         value = el("span", spell_us(took["p50"]), class_="value")
         other = None if row["same"] else el("span", "another function, for scale", class_="verdict even")
         said = other or el("span", verdict, class_=f"verdict {tone}")
-        items.append(el("li", name, bar, value, said, class_=style(row, rows), data_tip=tip))
+        busy = " is-busy" if row["busy"] else ""
+        items.append(el("li", name, bar, value, said, class_=style(row, rows) + busy, data_tip=tip))
     return figure(title, "median, and 20–80% of readings", el("ul", *items, class_="bars"))
 
 
@@ -86,7 +87,8 @@ def memory(rows: Sequence[Row]) -> Html | None:
             bar = el("span", fill, class_="bar thin", aria_hidden="true")
             value = el("span", spell_bytes(row[key]), class_="value")
             lines.append(el("div", el("span", label, class_="label"), bar, value, class_="line"))
-        items.append(el("li", el("span", row["variant"], class_="who"), el("div", *lines), class_=style(row, rows)))
+        who = el("span", row["variant"], None if row["same"] else el("span", "another function", class_="why"))
+        items.append(el("li", el("div", who, class_="who"), el("div", *lines), class_=style(row, rows)))
     return figure(
         "Memory", "kept for the backward, and at the peak beyond the inputs", el("ul", *items, class_="weights")
     )
@@ -125,6 +127,7 @@ def sweep(rows: Sequence[Row], family: str) -> Html | None:
         points = []
         for r in mine:
             verdict = "" if r["kind"] == "reference" else f", {r['forward_speedup']['verdict']}"
+            verdict = verdict if r["same"] else ", another function"
             tip = f"{name}, n = {spell_case(spell_size(r['size']))}: {spell_us(r['forward_us']['p50'])}{verdict}"
             at = x.place(r["size"]), y.place(r["forward_us"]["p50"])
             points.append(mark(SHAPES[r["kind"]], *at, data_tip=tip))
@@ -167,20 +170,27 @@ def roofline(rows: Sequence[Row], limits: Limits) -> Html | None:
         (f"copy {spell_rate(bandwidth, 'B/s')}", x.place(half) - 10, y.place(half * bandwidth)),
     ):
         parts.append(el("text", text, class_="tag", x=at, y=up - 6, text_anchor="end"))
+    shown = apart([(x.place(intensity), y.place(rate)) for *_, intensity, rate in points])
     for name in dict.fromkeys(row["variant"] for row, *_ in points):
         marks = []
-        mine = [p for p in points if p[0]["variant"] == name]
-        for row, which, intensity, rate in mine:
+        mine = [(*p, at) for p, at in zip(points, shown, strict=True) if p[0]["variant"] == name]
+        for row, which, intensity, rate, at in mine:
             share = row[f"{which}_fraction"]
             said = which.replace("_", " + ")
             tip = f"{name}, {said}: {spell_rate(rate, 'FLOP/s')}, {spell_share(share)} of the limit"
             hollow = which != "forward"
-            marks.append(mark(SHAPES[row["kind"]], x.place(intensity), y.place(rate), hollow=hollow, data_tip=tip))
+            if at != (true := x.place(intensity)):  # moved aside: a line leads to where it belongs
+                height = y.place(rate)
+                marks.append(el("line", class_="leader", x1=true, x2=at, y1=height, y2=height))
+            marks.append(mark(SHAPES[row["kind"]], at, y.place(rate), hollow=hollow, data_tip=tip))
         parts.append(el("g", *marks, class_=style(mine[0][0], rows), data_series=name))
     label = "Roofline: work a second against FLOP a byte. Arrow keys walk the points; the table below holds the shares."
     chart = _chart(parts, label)
     return figure(
-        "How near to the machine’s limit", "filled: forward; hollow: forward + backward", _legend(rows), chart
+        "How near to the machine’s limit",
+        "filled: forward; hollow: forward + backward; points that would hide each other stand side by side",
+        _legend(rows),
+        chart,
     )
 
 
@@ -202,7 +212,17 @@ def _legend(rows: Sequence[Row]) -> Html:
     buttons = []
     for name, row in seen.items():
         icon = el("svg", mark(SHAPES[row["kind"]], 7, 7), viewBox="0 0 14 14", class_="key", aria_hidden="true")
+        other = None if row["same"] else " (another function)"
         buttons.append(
-            el("button", icon, name, type="button", aria_pressed="true", data_toggle=name, class_=style(row, rows))
+            el(
+                "button",
+                icon,
+                name,
+                other,
+                type="button",
+                aria_pressed="true",
+                data_toggle=name,
+                class_=style(row, rows),
+            )
         )
     return el("div", *buttons, class_="legend", role="group", aria_label="show or hide")

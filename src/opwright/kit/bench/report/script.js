@@ -32,6 +32,19 @@
     show();
   }
 
+  // What a link leads to is unfolded; a printed page is so throughout.
+  const unfold = (hash) => {
+    const target = hash.length > 1 && document.getElementById(decodeURIComponent(hash.slice(1)));
+    const fold = target && (target.querySelector(":scope > details.fold") ?? target.closest("details.fold"));
+    if (fold) fold.open = true;
+  };
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest?.('a[href^="#"]');
+    if (link) unfold(link.getAttribute("href"));
+  });
+  unfold(location.hash);
+  addEventListener("beforeprint", () => { for (const fold of all("details.fold")) fold.open = true; });
+
   // A tip beside what the pointer or the arrow keys are on; read aloud, since it is a live region.
   const tip = document.getElementById("tip");
   let marked = null;

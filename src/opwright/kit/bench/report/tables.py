@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opwright.kit.bench import machine as machines
+from opwright.kit.bench.checked import Checked
 from opwright.kit.bench.report.html import Html, el
 from opwright.kit.bench.report.verdicts import badge
 from opwright.kit.bench.results import Results
@@ -16,7 +17,10 @@ TERMS = {
     "eager": "the operator’s reference, a plain PyTorch function, run as it is. Everything is compared with it.",
     "compiled": "the same function under torch.compile.",
     "opwright": "the operator with its kernels, called as a user calls it.",
-    "others": "rivals and variants that the operator’s author named.",
+    "others": "rivals and variants that the operator’s author named. One that computes another function is shown for "
+    "its cost, and not compared.",
+    "busy": "others were at work on the machine while this was measured: ratios bear that, times and shares do not.",
+    "holds": "the check tried so many properties in so many cases, and none failed. It is tested, not proved.",
     "verdict": "the median of ratios taken in turns within one run, and where 20 to 80% of them lie. “No difference” "
     "means that the spread reaches 1.",
     "limit": "the least time in which this machine could move the operator’s bytes or do its arithmetic, from its "
@@ -39,9 +43,7 @@ def table(head: Sequence[Any], body: Sequence[Sequence[Any]], caption: str, *, n
     return el("div", inner, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 
-def overview(
-    names: Sequence[str], rows: Sequence[Row], told: Mapping[str, Any], check: Mapping[str, Any] | None
-) -> Html:
+def overview(names: Sequence[str], rows: Sequence[Row], told: Mapping[str, Any], known: Mapping[str, Checked]) -> Html:
     """One line an operator: what it is, whether it is right, how much faster it is."""
     lines = []
     for name in names:
@@ -51,9 +53,14 @@ def overview(
         best = max(
             mine, key=lambda r: ([r["family"]] == first, bool(r.get("stands")), r["dtype"] == "float32"), default=None
         )
-        cells: list[Any] = [el("a", name, href=f"#op-{name}"), equation, badge(check, name)]
+        busy = pill(best["busy"], short=True) if best and best["busy"] else None
+        cells: list[Any] = [
+            [el("a", name, href=f"#op-{name}"), " ", busy],
+            equation,
+            badge(known.get(name), short=True),
+        ]
         for which in ("forward", "forward_backward"):
-            cells.append(_told(best, which))
+            cells.append(_told(best, which, name))
         share = best.get("forward_fraction") if best else None
         cells.append(spell_share(share))
         cells.append("" if best is None else f"{spell_case(best['case'])}, {best['dtype']}, {best['device']}")
@@ -62,14 +69,24 @@ def overview(
     return el("section", el("h2", "Overview"), table(head, lines, "Operators at a glance", numbers=(5,)), id="overview")
 
 
-def _told(row: Row | None, which: str) -> Html | str:
+def pill(load: float, *, short: bool = False) -> Html:
+    """The mark of what was measured while others were at work."""
+    said = f"busy, load {load:g}"
+    return el("span", "busy" if short else said, class_="badge warn", title=said if short else None)
+
+
+def _told(row: Row | None, which: str, name: str) -> Html | str:
     if row is None:
         return ""
     if row["status"] != "ok":
         return el("span", row["status"], class_="failed")
     said = row.get(f"{which}_speedup", {}).get("verdict", "")
     tone = "good" if "faster" in said else "bad" if "slower" in said else "even"
-    return el("span", said, class_=f"verdict {tone}")
+    text, bracket, spread = said.partition("(")
+    parts = [el("span", text.strip()), " ", el("span", f"({spread}")] if bracket else [said]
+    if tone == "bad":  # what to do about it stands there
+        return el("a", *parts, class_="verdict bad", href=f"#do-{name}")
+    return el("span", *parts, class_=f"verdict {tone}")
 
 
 def guide() -> Html:
@@ -84,7 +101,9 @@ def figures_table(rows: Sequence[Row]) -> Html:
     head += ["host", "of limit", "kept", "peak"]
     lines = []
     for r in sorted(rows, key=lambda r: (r["machine"], r["device"], r["dtype"], r["family"], r["size"] or 0)):
-        case = f"{spell_case(r['case'])} {r['dtype']} {r['device']}"
+        case: Any = f"{spell_case(r['case'])} {r['dtype']} {r['device']}"
+        if r["busy"]:
+            case = [case, " ", pill(r["busy"], short=True)]
         if r["status"] != "ok":
             lines.append([case, r["variant"], el("span", f"{r['status']}: {r['why']}", class_="failed")] + [""] * 9)
             continue
@@ -92,6 +111,7 @@ def figures_table(rows: Sequence[Row]) -> Html:
         for which in ("forward", "forward_backward"):
             took, ratio = r.get(f"{which}_us"), r.get(f"{which}_speedup")
             said = "baseline" if r["kind"] == "reference" else (ratio or {}).get("verdict", "")
+            said = said if r["same"] else "another function"
             spread = "" if took is None else f"{spell_us(took['p20'])} – {spell_us(took['p80'])}"
             cells += ["" if took is None else spell_us(took["p50"]), spread, said if took else ""]
         host, share = r.get("forward_host_us"), r.get("forward_fraction")
