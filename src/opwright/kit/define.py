@@ -11,10 +11,13 @@ from typing import Any, Literal, overload
 from opwright.kit.build.foreign import LOADED
 from opwright.kit.derive import forms
 from opwright.kit.derive.roles import InPlace
+from opwright.kit.dispatch import flops
 from opwright.kit.dispatch.autocast import read_casts
 from opwright.kit.op import Op, P, R
 from opwright.kit.spec.operator import Spec
 from opwright.kit.spec.schema import read
+
+flops.watch()
 
 
 @overload

@@ -6,6 +6,7 @@ test-versions`); what is only in some says so.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -82,3 +83,19 @@ def eval_frame() -> Any:
 def gpu_sleep(cycles: int) -> None:
     """Keep the GPU's current stream busy for so many cycles."""
     torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+
+
+def let_counters_ask(flop_counter: Any, find: Callable[[str], Callable[..., int] | None]) -> None:
+    """Let every FlopCounterMode ask for the formula of an operator that it has none for, by the operator's name: it
+    copies the formulas when it is made, and gradients may be defined later."""
+    kind: Any = flop_counter.FlopCounterMode
+    count = kind._count_flops
+
+    def count_all(self: Any, packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
+        if packet not in self.flop_registry:
+            formula = find(getattr(packet, "_qualified_op_name", ""))
+            if formula is not None:
+                self.flop_registry[packet] = formula
+        return count(self, packet, out, args, kwargs)
+
+    kind._count_flops = count_all
