@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
+import torch
+
 from opwright.kit.build.foreign import LOADED
 from opwright.kit.derive import forms
 from opwright.kit.derive.roles import InPlace
@@ -35,6 +37,7 @@ def op(
     opaque: bool | None = None,
     compile: Literal["call", "inline"] = "call",
     autocast: Sequence[str] | None = None,
+    tags: torch.Tag | Sequence[torch.Tag] = (),
 ) -> Callable[[Callable[P, R]], Op[P, R]]: ...
 
 
@@ -50,6 +53,7 @@ def op(
     opaque: bool | None = None,
     compile: Literal["call", "inline"] = "call",
     autocast: Sequence[str] | None = None,
+    tags: torch.Tag | Sequence[torch.Tag] = (),
 ) -> Any:
     """Make an operator of an annotated function over tensors, its reference.
 
@@ -64,6 +68,8 @@ def op(
         compile: with kernels, whether torch.compile calls it or inlines its reference.
         autocast: the tensors that autocast casts, so that kernels run; its reference must give the same dtypes.
             By default the reference runs, and autocast does to it what it does to plain PyTorch.
+        tags: what compilers should know, such as `torch.Tag.cudagraph_unsafe`, as `torch.library.custom_op` takes
+            them. Its gradient and its other forms have them too. `pt2_compliant_tag` every operator has.
 
     >>> import torch, opwright as ow
     >>> @ow.op
@@ -105,6 +111,7 @@ def op(
             opaque=True if opaque else None,  # False is what an operator without kernels is anyway
             compile=compile,
             autocast=casts,
+            tags=_read_tags(chosen, tags),
         )
         return Op(spec)
 
@@ -134,6 +141,14 @@ def _refuse_function(function: Any, name: str) -> None:
         raise TypeError(f"{name}: a reference is a plain function, got {type(function).__name__}")
     if inspect.iscoroutinefunction(function):
         raise TypeError(f"{name}: a reference is a plain function, not an async one")
+
+
+def _read_tags(name: str, tags: Any) -> tuple[torch.Tag, ...]:
+    read = (tags,) if isinstance(tags, torch.Tag) else tuple(tags)
+    for tag in read:
+        if not isinstance(tag, torch.Tag):
+            raise TypeError(f"{name}: tags are those of torch.Tag, such as torch.Tag.cudagraph_unsafe, got {tag!r}")
+    return tuple(sorted(set(read), key=lambda tag: tag.name))
 
 
 def _refuse_name(name: str, namespace: str | None) -> None:

@@ -65,7 +65,7 @@ def register(op: Op[..., Any]) -> None:
 def _may_stand_for(op: Op[..., Any], known: Op[..., Any]) -> bool:
     """Whether an operator may take the place of another behind one overload. Graphs that were recorded with a gradient
     keep it, so that another one gets a name of its own."""
-    if known.random != op.random:
+    if known.random != op.random or known.spec.tags != op.spec.tags:
         return False
     if not (op.is_gradient and known.is_gradient):
         return True
@@ -131,10 +131,10 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
         registry.versions[op.qualname] = registry.versions.get(op.qualname, 1) + 1
         name = f"{op.name}__{registry.versions[op.qualname]}"
     library = registry.libraries.setdefault(op.namespace, torch.library.Library(op.namespace, "FRAGMENT"))
-    tags = [torch.Tag.nondeterministic_seeded] if op.random else []
+    tags = {torch.Tag.pt2_compliant_tag, *op.spec.tags, *([torch.Tag.nondeterministic_seeded] if op.random else [])}
     registry.being_defined.add(f"{op.namespace}::{name}")
     try:
-        library.define(schema.replace(op.name, name, 1), tags=tags)
+        library.define(schema.replace(op.name, name, 1), tags=tuple(tags))
     finally:
         registry.being_defined.discard(f"{op.namespace}::{name}")
     packet = getattr(namespace, name)
