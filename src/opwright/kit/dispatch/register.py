@@ -179,7 +179,7 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
         if key == registry.FRONT:
             implement(front, key, with_keyset=True)
         else:
-            implement(autocast.rule(lambda: entry.op, key) if key in autocast.DEVICES else reference, key)
+            implement(autocast.rule(lambda: entry.op, key) if key in registry.AUTOCAST else reference, key)
     torch.library.register_fake(f"{op.namespace}::{name}", faked, lib=library)
     if public:
         setattr(namespace, op.name, packet)
