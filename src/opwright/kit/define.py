@@ -15,6 +15,7 @@ from opwright.kit.derive import forms
 from opwright.kit.derive.roles import InPlace
 from opwright.kit.dispatch import flops
 from opwright.kit.dispatch.autocast import read_casts
+from opwright.kit.dispatch.batching import read_batching
 from opwright.kit.op import Op, P, R
 from opwright.kit.spec.operator import Spec
 from opwright.kit.spec.schema import read
@@ -38,6 +39,7 @@ def op(
     compile: Literal["call", "inline"] = "call",
     autocast: Sequence[str] | None = None,
     tags: torch.Tag | Sequence[torch.Tag] = (),
+    vmap: Literal["leading"] | Sequence[str] | None = None,
 ) -> Callable[[Callable[P, R]], Op[P, R]]: ...
 
 
@@ -54,6 +56,7 @@ def op(
     compile: Literal["call", "inline"] = "call",
     autocast: Sequence[str] | None = None,
     tags: torch.Tag | Sequence[torch.Tag] = (),
+    vmap: Literal["leading"] | Sequence[str] | None = None,
 ) -> Any:
     """Make an operator of an annotated function over tensors, its reference.
 
@@ -70,6 +73,8 @@ def op(
             By default the reference runs, and autocast does to it what it does to plain PyTorch.
         tags: what compilers should know, such as `torch.Tag.cudagraph_unsafe`, as `torch.library.custom_op` takes
             them. Its gradient and its other forms have them too. `pt2_compliant_tag` every operator has.
+        vmap: the tensors whose leading dimensions are a batch of calls, so that `torch.func.vmap` is one call and keeps
+            kernels; `"leading"`: all of them, which broadcast. By default vmap takes the reference apart.
 
     >>> import torch, opwright as ow
     >>> @ow.op
@@ -112,6 +117,7 @@ def op(
             compile=compile,
             autocast=casts,
             tags=_read_tags(chosen, tags),
+            vmap=read_batching(chosen, signature, random, vmap),
         )
         return Op(spec)
 

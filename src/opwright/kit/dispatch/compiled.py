@@ -33,7 +33,7 @@ def definition(op: Op[..., Any]) -> tuple[Any, ...]:
     extras = op.spec.extras
     flags = [(p.mutated, p.differentiable) for p in op.signature.parameters]
     outputs = [o.differentiable for o in op.signature.outputs]
-    tags = [tag.name for tag in op.spec.tags]
+    tags = [op.spec.vmap, *(tag.name for tag in op.spec.tags)]
     extra = None if extras is None else (extras.names, extras.once, extras.function)
     declared = [(each.name, each.spec.fake, *_said(each.spec.formula)) for each in op.ladder]
     return (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from opwright.kit import private
-from opwright.kit.dispatch import autocast, bind, compiled, fake, native, node, record, registry
+from opwright.kit.dispatch import autocast, batching, bind, compiled, fake, native, node, record, registry
 from opwright.kit.dispatch.untraced import untraced
 from opwright.kit.spec.captured import digest
 from opwright.kit.spec.names import closed_over
@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 def _front_kernel(name: str) -> Any:
     """What torch.func does by itself at its front door, as it is before ours takes the place."""
     return torch.library.get_kernel(name, registry.FRONT) if hasattr(torch.library, "get_kernel") else None
-
-
-def only_gradients() -> bool:
-    """Whether every active transform of torch.func is a gradient. These record as autograd does, so the node
-    serves them, kernels and all; the others take a reference apart."""
-    stack = private.transforms() or []
-    return all(layer.key() == private.TransformType.Grad for layer in stack)
 
 
 _former: dict[str, weakref.WeakSet[Op[..., Any]]] = {}
@@ -152,7 +145,12 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
         spec = entry.op.home.spec
         # What a node keeps may be differentiated again, a layer further out.
         nested = spec.extras is None or not (spec.extras.once or entry.op.home.surrogate)
-        if nested and entry.native and plain is not None and only_gradients():
+        # Gradients record as autograd does, so the node serves them, and an author may serve vmap; what else there is
+        # takes a reference apart.
+        whole = batching.keeps_kernels(entry.op)
+        if whole and batching.innermost_is_vmap():
+            return batching.run(entry.op, args, kwargs)
+        if whole and nested and entry.native and plain is not None:
             return plain.call_boxed(keyset, *args, **kwargs)
         return entry.op.run_transformed(*args, **kwargs)
 

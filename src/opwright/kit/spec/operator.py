@@ -62,6 +62,8 @@ class Spec:
     """The tensors that autocast casts; None: it sees the reference."""
     tags: tuple[torch.Tag, ...] = ()
     """What its author tells compilers about it."""
+    vmap: Literal["leading"] | tuple[str, ...] | None = None
+    """The tensors whose leading dimensions are a batch of calls, all of which broadcast where it is `leading`."""
     formula: Formula | None = None
     extras: Extras | None = None
     fake: Callable[..., Any] | None = None

@@ -11,7 +11,7 @@ import opwright as ow
 
 
 # Inductor fuses it with its neighbours, which no kernel of ours can.
-@ow.op(compile="inline")
+@ow.op(compile="inline", vmap=("x",))
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b over the last dimension of x.
 
