@@ -109,6 +109,20 @@ def test_graphs_hold_one_call(dynamic: bool) -> None:
     assert seen == [(3, 3, 4), (4, 3, 4)]
 
 
+@pytest.mark.parametrize("declared", ["leading", None])
+@pytest.mark.parametrize("strict", [False, True])
+def test_programs_are_exported(declared: Any, strict: bool) -> None:
+    op, _ = define(declared)
+
+    class Batched(torch.nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            out: Tensor = vmap(op)(x, y)
+            return out
+
+    program = torch.export.export(Batched(), (X, Y), strict=strict)
+    assert torch.equal(program.module()(X, Y), vmap(plain)(X, Y))
+
+
 def test_a_number_in_a_tensor_changes_no_dtype() -> None:
     """Without dimensions it counts less than the other, and with a batch it would not."""
     op, seen = define()
