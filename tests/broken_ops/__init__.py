@@ -305,6 +305,7 @@ BROKEN = [
         "the gradient overwrites the incoming one",
     ),
     Broken("registration", "batched_wrong", "vmap", "of row 0 is wrong", "the batching rule mixes the batch"),
+    Broken("registration", "leading_wrong", "vmap", "of row 0 is wrong", "declares a batch where it has none"),
     Broken("registration", "autocast_dtype", "autocast", "under autocast is float32", "another dtype under autocast"),
     Broken(
         "registration",

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
+from opwright.kit import private
 from opwright.kit.dispatch import node
 
 
@@ -63,3 +64,38 @@ def test_it_says_what_a_call_will_raise_and_computes_nothing() -> None:
 def test_it_refuses_what_is_no_operator() -> None:
     with pytest.raises(TypeError, match="explain: the first argument must be an operator, got builtin_function"):
         ow.explain(torch.add)  # type: ignore[arg-type]
+
+
+def test_it_says_that_no_kernel_draws_while_a_gradient_is_recorded() -> None:
+    @ow.op(random=True)
+    def dropped(x: Tensor) -> Tensor:
+        return x * (torch.rand_like(x) > 0.5)
+
+    ran = []
+
+    @dropped.kernel("cpu")
+    def drop(x: Tensor) -> Tensor:
+        ran.append(True)
+        return x * (torch.rand_like(x) > 0.5)
+
+    x = torch.ones(3, requires_grad=True)
+    said = ow.explain(dropped, x)
+    assert said.runs == "reference"
+    assert "its gradient is recorded; without one, drop" in str(said)
+    assert "since it draws random numbers, and a gradient needs those that were drawn" in str(said)
+    dropped(x).sum().backward()
+    assert not ran
+    assert ow.explain(dropped, x.detach()).runs == "drop"
+    dropped(x.detach())
+    assert ran
+    assert "the reference while a gradient is recorded" in str(ow.explain(dropped))
+
+
+def test_a_renamed_back_end_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    @ow.op
+    def elsewhere(x: Tensor) -> Tensor:
+        return x + 1
+
+    monkeypatch.setattr(private, "privateuse1_name", lambda: "npu")
+    with pytest.raises(ValueError, match="no kernel can be for 'npu', a renamed PrivateUse1, since the router knows"):
+        elsewhere.kernel("npu")

@@ -125,6 +125,7 @@ def define(source: str, **options: Any) -> ow.Op[..., Any]:
         ("def f(**xs: Tensor) -> Tensor: ...", "f: *xs has no schema"),
         ("def f(x: Tensor) -> dict: ...", "f: it returns dict; an operator returns a Tensor"),
         ("def f(x: Tensor) -> float: ...", "f: it returns float; an operator returns a Tensor"),
+        ("def f(x: Tensor) -> int: ...", "return a tensor without dimensions, for .item()"),
         ("def f(x: Tensor = None) -> Tensor: ...", "f: 'x' is None by default; annotate it `Tensor | None`"),
         ("def f(x: Tensor, a: float = 'b') -> Tensor: ...", "f: the default of 'a' must be a float, got 'b'"),
         ("def f(x: Tensor, a: float = float('inf')) -> Tensor: ...", "cannot be written in a schema"),

@@ -132,7 +132,8 @@ class Declarations:
         return function
 
     def cost(self, function: Callable[..., Cost]) -> Callable[..., Cost]:
-        """Declare what a call must do at least, as a function of its arguments that returns `ow.Cost`."""
+        """Declare what a call must do at least, as a function of its arguments that returns `ow.Cost`. FlopCounterMode
+        counts it; without it, what the reference does."""
         self.become(replace(self.spec, cost=function))
         return function
 

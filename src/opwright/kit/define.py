@@ -8,13 +8,19 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
+import torch
+
 from opwright.kit.build.foreign import LOADED
 from opwright.kit.derive import forms
 from opwright.kit.derive.roles import InPlace
+from opwright.kit.dispatch import flops
 from opwright.kit.dispatch.autocast import read_casts
+from opwright.kit.dispatch.batching import read_batching
 from opwright.kit.op import Op, P, R
 from opwright.kit.spec.operator import Spec
 from opwright.kit.spec.schema import read
+
+flops.watch()
 
 
 @overload
@@ -32,6 +38,8 @@ def op(
     opaque: bool | None = None,
     compile: Literal["call", "inline"] = "call",
     autocast: Sequence[str] | None = None,
+    tags: torch.Tag | Sequence[torch.Tag] = (),
+    vmap: Literal["leading"] | Sequence[str] | None = None,
 ) -> Callable[[Callable[P, R]], Op[P, R]]: ...
 
 
@@ -47,6 +55,8 @@ def op(
     opaque: bool | None = None,
     compile: Literal["call", "inline"] = "call",
     autocast: Sequence[str] | None = None,
+    tags: torch.Tag | Sequence[torch.Tag] = (),
+    vmap: Literal["leading"] | Sequence[str] | None = None,
 ) -> Any:
     """Make an operator of an annotated function over tensors, its reference.
 
@@ -61,6 +71,10 @@ def op(
         compile: with kernels, whether torch.compile calls it or inlines its reference.
         autocast: the tensors that autocast casts, so that kernels run; its reference must give the same dtypes.
             By default the reference runs, and autocast does to it what it does to plain PyTorch.
+        tags: what compilers should know, such as `torch.Tag.cudagraph_unsafe`, as `torch.library.custom_op` takes
+            them. Its gradient and its other forms have them too. `pt2_compliant_tag` every operator has.
+        vmap: the tensors whose leading dimensions are a batch of calls, so that `torch.func.vmap` is one call and keeps
+            kernels; `"leading"`: all of them, which broadcast. By default vmap takes the reference apart.
 
     >>> import torch, opwright as ow
     >>> @ow.op
@@ -102,6 +116,8 @@ def op(
             opaque=True if opaque else None,  # False is what an operator without kernels is anyway
             compile=compile,
             autocast=casts,
+            tags=_read_tags(chosen, tags),
+            vmap=read_batching(chosen, signature, random, vmap),
         )
         return Op(spec)
 
@@ -131,6 +147,14 @@ def _refuse_function(function: Any, name: str) -> None:
         raise TypeError(f"{name}: a reference is a plain function, got {type(function).__name__}")
     if inspect.iscoroutinefunction(function):
         raise TypeError(f"{name}: a reference is a plain function, not an async one")
+
+
+def _read_tags(name: str, tags: Any) -> tuple[torch.Tag, ...]:
+    read = (tags,) if isinstance(tags, torch.Tag) else tuple(tags)
+    for tag in read:
+        if not isinstance(tag, torch.Tag):
+            raise TypeError(f"{name}: tags are those of torch.Tag, such as torch.Tag.cudagraph_unsafe, got {tag!r}")
+    return tuple(sorted(set(read), key=lambda tag: tag.name))
 
 
 def _refuse_name(name: str, namespace: str | None) -> None:

@@ -69,7 +69,7 @@ def explain(op: Op[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
     values = op.signature.bind(args, kwargs) if given else {}
     shown = ", ".join(f"{name}={_show(value)}" for name, value in values.items())
     backward = _backward(op, values, given)
-    steps = [_forward(op, values, given), backward, _compile(op)]
+    steps = [_recorded(op, _forward(op, values, given), backward, given), backward, _compile(op)]
     if backward.runs in ("kernel", "reference") and op.recorded_form is not op:
         form = _forward(op.recorded_form, values, given, "recorded")
         steps.insert(1, Step(form.name, form.runs, f"{op.recorded_form.name}, for a gradient; {form.why}"))
@@ -87,6 +87,15 @@ def _forward(op: Op[..., Any], values: dict[str, Any], given: bool, name: str = 
     if kernel is not None:
         return Step(name, kernel.name, f"the call lies in its domain; {kernel.state}")
     return Step(name, "reference", "; ".join(f"{k.name}: {why}" for k, why in refused))
+
+
+def _recorded(op: Op[..., Any], forward: Step, backward: Step, given: bool) -> Step:
+    """What runs while a gradient is recorded of what the reference does: no kernel."""
+    if backward.runs != "autograd" or forward.runs == "reference":
+        return forward
+    if not given:
+        return Step(forward.name, forward.runs, f"{forward.why}; the reference while a gradient is recorded")
+    return Step(forward.name, "reference", f"its gradient is recorded; without one, {forward.runs}")
 
 
 def _backward(op: Op[..., Any], values: dict[str, Any], given: bool) -> Step:
@@ -114,7 +123,7 @@ def _why_no_rung(op: Op[..., Any]) -> str:
     if not op.opaque:
         return ""
     if op.random:
-        return ", since it draws random numbers"
+        return ", since it draws random numbers, and a gradient needs those that were drawn"
     if op.rung_is_too_long:
         return ", since its gradient would take more arguments than an operator can"
     return ", since it works in place" if any(p.mutated for p in op.signature.parameters) else ""

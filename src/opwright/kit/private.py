@@ -6,6 +6,8 @@ test-versions`); what is only in some says so.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -82,3 +84,41 @@ def eval_frame() -> Any:
 def gpu_sleep(cycles: int) -> None:
     """Keep the GPU's current stream busy for so many cycles."""
     torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+
+
+def let_counters_ask(flop_counter: Any, find: Callable[[str], Callable[..., int] | None]) -> None:
+    """Let every FlopCounterMode ask for the formula of an operator that it has none for, by the operator's name: it
+    copies the formulas when it is made, and gradients may be defined later."""
+    kind: Any = flop_counter.FlopCounterMode
+    count = kind._count_flops
+
+    def count_all(self: Any, packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
+        if packet not in self.flop_registry:
+            formula = find(getattr(packet, "_qualified_op_name", ""))
+            if formula is not None:
+                self.flop_registry[packet] = formula
+        return count(self, packet, out, args, kwargs)
+
+    kind._count_flops = count_all
+
+
+def unwrap_batched(tensor: torch.Tensor, level: int) -> tuple[torch.Tensor, int | None]:
+    """A tensor as it is outside a vmap, and the dimension that is the batch there; None: it has none."""
+    if not _C._functorch.is_batchedtensor(tensor) or _C._functorch.maybe_get_level(tensor) != level:
+        return tensor, None
+    return _C._functorch.get_unwrapped(tensor), _C._functorch.maybe_get_bdim(tensor)
+
+
+def wrap_batched(tensor: torch.Tensor, level: int) -> Any:
+    """A tensor whose first dimension is the batch, as it is inside a vmap."""
+    return _C._functorch._add_batch_dim(tensor, 0, level)
+
+
+@contextlib.contextmanager
+def next_transform() -> Iterator[None]:
+    """Leave the innermost transform of torch.func for a while."""
+    layer = _C._functorch.pop_dynamic_layer_stack()
+    try:
+        yield
+    finally:
+        _C._functorch.push_dynamic_layer_stack(layer)

@@ -71,7 +71,7 @@ class LLTMCell(nn.Module):
 
 class LLTM(nn.Module):
     """LLTM over sequences, in place of torch.nn.LSTM: its arguments, inputs and outputs, and the names of its
-    parameters, which have 3 rows a hidden unit for LSTM's 4; there is no proj_size.
+    parameters, which have 3 rows a hidden unit for LSTM's 4; proj_size can be 0 alone.
 
     `forward(input, hx, lengths=…, cells=…)` takes besides, for a padded batch, how many steps each sequence has (a
     tensor or a list), and returns on request the cell states of all steps of the last layer, as a third result.
@@ -101,10 +101,13 @@ class LLTM(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
+        proj_size: int = 0,
         recompute: bool = False,
     ) -> None:
         super().__init__()
         _refuse_sizes("LLTM", input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
+        if proj_size != 0:
+            raise ValueError(f"LLTM: it has no projection, so that proj_size must be 0, got {proj_size!r}")
         if isinstance(dropout, bool) or not 0 <= dropout <= 1:
             raise ValueError(f"LLTM: dropout must be a number between 0 and 1, got {dropout!r}")
         if dropout > 0 and num_layers == 1:

@@ -25,6 +25,12 @@ def batched_wrong(x: Tensor) -> Tensor:
     return x - x.mean()
 
 
+@ow.op(namespace="broken", vmap="leading")
+def leading_wrong(x: Tensor) -> Tensor:
+    """x less its mean; its author says that leading dimensions are a batch, and it takes the mean over them as well."""
+    return x - x.mean()
+
+
 @ow.op(namespace="broken")
 def autocast_dtype(x: Tensor, y: Tensor) -> Tensor:
     """x @ y; under autocast it stays in float32, where its reference would be in bfloat16."""
@@ -94,9 +100,10 @@ def option_ignored(x: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 _each: ow.Op[..., Any]
-for _each in (batched_wrong, fake_shape, kernel_shape, compiled_otherwise, reads_a_value, graph_lost, unmarked_):
+for _each in (batched_wrong, leading_wrong, fake_shape, kernel_shape, compiled_otherwise, reads_a_value, graph_lost):
     _each.samples(matrices)
-for _each in (batched_wrong, fake_shape, reads_a_value, graph_lost):
+unmarked_.samples(matrices)
+for _each in (batched_wrong, leading_wrong, fake_shape, reads_a_value, graph_lost):
     _each.kernel("cpu", ANY)(_each.reference)
 compiled_otherwise.kernel("cpu", ANY)(torch.nn.functional.gelu)
 

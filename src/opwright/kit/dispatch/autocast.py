@@ -9,19 +9,10 @@ import torch
 from torch import Tensor
 
 from opwright.kit import private
+from opwright.kit.dispatch import native, registry
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
-
-DEVICES = {
-    "AutocastCPU": "cpu",
-    "AutocastCUDA": "cuda",
-    "AutocastXPU": "xpu",
-    "AutocastHPU": "hpu",
-    "AutocastMPS": "mps",
-    "AutocastMTIA": "mtia",
-    "AutocastPrivateUse1": "privateuseone",
-}
 
 
 def read_casts(name: str, known: dict[str, Any], casts: str | Iterable[str] | None) -> tuple[str, ...] | None:
@@ -40,7 +31,7 @@ def read_casts(name: str, known: dict[str, Any], casts: str | Iterable[str] | No
 
 def rule(find: Callable[[], Op[..., Any]], key: str) -> Callable[..., Any]:
     """What the dispatcher calls at an autocast key."""
-    device = DEVICES[key]
+    device = registry.AUTOCAST[key]
 
     def run(*args: Any, **kwargs: Any) -> Any:
         op = find()
@@ -67,17 +58,26 @@ def _name(device: str) -> str:
 
 
 def _cast(value: Any, device: str, dtype: torch.dtype) -> Any:
-    """As PyTorch's own operators are cast: floating-point tensors of the device, double excepted."""
+    """As PyTorch's own operators are cast: floating-point tensors of the device, double excepted. The cast of a
+    parameter is made once and kept until the outermost autocast ends, where the package's own C++ reaches what keeps
+    it."""
     if isinstance(value, (list, tuple)):
         return [_cast(v, device, dtype) for v in value]
     if not isinstance(value, Tensor) or not value.is_floating_point() or value.dtype == torch.float64:
         return value
-    return value.to(dtype) if value.device.type == _name(device) else value
+    if value.device.type != _name(device):
+        return value
+    if native.available() is None:
+        cast: Tensor = torch.ops.opwright_native.cached_cast(value, dtype)
+        # One that was made under no_grad has no gradient: before torch 2.13 it is given out all the same.
+        if cast.requires_grad or not value.requires_grad or not torch.is_grad_enabled():
+            return cast
+    return value.to(dtype)
 
 
 def _keys() -> Any:
     found = private.DispatchKeySet(private.DispatchKey.AutocastCPU)
-    for key in DEVICES:
+    for key in registry.AUTOCAST:
         if hasattr(private.DispatchKey, key):
             found = found | private.DispatchKeySet(getattr(private.DispatchKey, key))
     return found

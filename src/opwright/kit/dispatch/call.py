@@ -105,7 +105,7 @@ def dispatched(
     names.update(ow__overload=overload, ow__op=overload._op, ow__is_compiling=torch.compiler.is_compiling)
     names.update(ow__convert_tensors=convert_tensors, ow__make=signature.container)
     qualname, schema = overload._schema.name, str(overload._schema)
-    names.update(ow__is_exporting=torch.compiler.is_exporting)
+    names.update(ow__is_exporting=torch.compiler.is_exporting, ow__transformed=private.transforms_are_active)
     names.update(ow__note_schema=lambda: exported.note_schema(qualname, schema))
     names.update(ow__note_dtypes=lambda given, out: exported.note_dtypes(given, out, qualname))
     lines.append("    if ow__is_compiling():")
@@ -115,13 +115,14 @@ def dispatched(
         plain = ", ".join(f"{p.name}={p.name}" if p.keyword_only else p.name for p in signature.parameters)
         elsewhere = [f"{first}.device.type not in ow__devices"] if devices else []
         if formula:  # which Dynamo forgets inside torch.func's transforms: there it holds the operator
-            names["ow__transformed"] = private.transforms_are_active
             elsewhere.append("not ow__transformed()")
         lines.append(f"        if {' and '.join(elsewhere) or True}: return ow__inline({plain})")
+    given_tensors = "".join(f"{p.name}, " for p in tensors)
     lines += [
         "        if ow__is_exporting(): ow__note_schema()",
         f"        ow__out = ow__overload({given})",
-        f"        if ow__is_exporting(): ow__note_dtypes(({''.join(f'{p.name}, ' for p in tensors)}), ow__out)",
+        # A note that takes tensors has no batching rule.
+        f"        if ow__is_exporting() and not ow__transformed(): ow__note_dtypes(({given_tensors}), ow__out)",
         "    else:",
         "        try:",
         f"            ow__out = ow__op({given})",

@@ -33,10 +33,11 @@ def definition(op: Op[..., Any]) -> tuple[Any, ...]:
     extras = op.spec.extras
     flags = [(p.mutated, p.differentiable) for p in op.signature.parameters]
     outputs = [o.differentiable for o in op.signature.outputs]
+    tags = [op.spec.vmap, *(tag.name for tag in op.spec.tags)]
     extra = None if extras is None else (extras.names, extras.once, extras.function)
     declared = [(each.name, each.spec.fake, *_said(each.spec.formula)) for each in op.ladder]
     return (
-        (__version__, op.schema, op.random, op.compile, op.autocast, flags, outputs),
+        (__version__, op.schema, op.random, op.compile, op.autocast, tags, flags, outputs),
         (op.reference if op.functional is None else op.functional, extra),
         [said for said in declared if said[1:] != (None,)],
     )

@@ -16,8 +16,10 @@ from torch import Tensor
 from opwright.kit.spec.values import tensors
 
 _library = torch.library.Library("opwright_exported", "FRAGMENT")
-_library.define("schema(str operator, str schema) -> ()")
-_library.define("dtypes(Tensor[] given, Tensor[] results, str operator, str dtypes) -> ()")
+_library.define("schema(str operator, str schema) -> ()", tags=torch.Tag.pt2_compliant_tag)
+_library.define(
+    "dtypes(Tensor[] given, Tensor[] results, str operator, str dtypes) -> ()", tags=torch.Tag.pt2_compliant_tag
+)
 
 
 def note_schema(operator: str, schema: str) -> None:

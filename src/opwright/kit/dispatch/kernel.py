@@ -53,7 +53,8 @@ class Kernel:
         """Why it does not take a call; None when it does."""
         found = [t for value in values.values() for t in tensors(value)]
         if device_of(values) != self.device:
-            return f"it is for {self.device}"
+            renamed = self.device == "privateuseone" and device_of(values) == private.privateuse1_name()
+            return f"it is for {self.device}{', which has another name here' if renamed else ''}"
         if any(t.is_nested for t in found):
             return "a tensor is nested"
         if self.library is not None:
@@ -170,6 +171,11 @@ def _arranged(signature: Signature, values: Mapping[str, Any]) -> tuple[list[Any
 
 def refuse_device(name: str, device: str) -> None:
     """Raise unless there is such a kind of device."""
+    if device == private.privateuse1_name() != "privateuseone":
+        raise ValueError(
+            f"{name}: no kernel can be for {device!r}, a renamed PrivateUse1, since the router knows the devices that "
+            f"PyTorch brings; operators run their references there"
+        )
     if not isinstance(device, str) or device not in DEVICES:
         raise ValueError(f"{name}: a kernel is for a kind of device such as 'cpu' or 'cuda', got {device!r}")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from opwright.kit import private
-from opwright.kit.dispatch import autocast, bind, compiled, fake, native, node, record, registry
+from opwright.kit.dispatch import autocast, batching, bind, compiled, fake, native, node, record, registry
 from opwright.kit.dispatch.untraced import untraced
 from opwright.kit.spec.captured import digest
 from opwright.kit.spec.names import closed_over
@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 def _front_kernel(name: str) -> Any:
     """What torch.func does by itself at its front door, as it is before ours takes the place."""
     return torch.library.get_kernel(name, registry.FRONT) if hasattr(torch.library, "get_kernel") else None
-
-
-def only_gradients() -> bool:
-    """Whether every active transform of torch.func is a gradient. These record as autograd does, so the node
-    serves them, kernels and all; the others take a reference apart."""
-    stack = private.transforms() or []
-    return all(layer.key() == private.TransformType.Grad for layer in stack)
 
 
 _former: dict[str, weakref.WeakSet[Op[..., Any]]] = {}
@@ -65,7 +58,7 @@ def register(op: Op[..., Any]) -> None:
 def _may_stand_for(op: Op[..., Any], known: Op[..., Any]) -> bool:
     """Whether an operator may take the place of another behind one overload. Graphs that were recorded with a gradient
     keep it, so that another one gets a name of its own."""
-    if known.random != op.random:
+    if known.random != op.random or known.spec.tags != op.spec.tags:
         return False
     if not (op.is_gradient and known.is_gradient):
         return True
@@ -131,10 +124,10 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
         registry.versions[op.qualname] = registry.versions.get(op.qualname, 1) + 1
         name = f"{op.name}__{registry.versions[op.qualname]}"
     library = registry.libraries.setdefault(op.namespace, torch.library.Library(op.namespace, "FRAGMENT"))
-    tags = [torch.Tag.nondeterministic_seeded] if op.random else []
+    tags = {torch.Tag.pt2_compliant_tag, *op.spec.tags, *([torch.Tag.nondeterministic_seeded] if op.random else [])}
     registry.being_defined.add(f"{op.namespace}::{name}")
     try:
-        library.define(schema.replace(op.name, name, 1), tags=tags)
+        library.define(schema.replace(op.name, name, 1), tags=tuple(tags))
     finally:
         registry.being_defined.discard(f"{op.namespace}::{name}")
     packet = getattr(namespace, name)
@@ -152,7 +145,12 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
         spec = entry.op.home.spec
         # What a node keeps may be differentiated again, a layer further out.
         nested = spec.extras is None or not (spec.extras.once or entry.op.home.surrogate)
-        if nested and entry.native and plain is not None and only_gradients():
+        # Gradients record as autograd does, so the node serves them, and an author may serve vmap; what else there is
+        # takes a reference apart.
+        whole = batching.keeps_kernels(entry.op)
+        if whole and batching.innermost_is_vmap():
+            return batching.run(entry.op, args, kwargs)
+        if whole and nested and entry.native and plain is not None:
             return plain.call_boxed(keyset, *args, **kwargs)
         return entry.op.run_transformed(*args, **kwargs)
 
@@ -179,7 +177,7 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
         if key == registry.FRONT:
             implement(front, key, with_keyset=True)
         else:
-            implement(autocast.rule(lambda: entry.op, key) if key in autocast.DEVICES else reference, key)
+            implement(autocast.rule(lambda: entry.op, key) if key in registry.AUTOCAST else reference, key)
     torch.library.register_fake(f"{op.namespace}::{name}", faked, lib=library)
     if public:
         setattr(namespace, op.name, packet)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from opwright.kit import locks, private
-from opwright.kit.dispatch import autocast
 from opwright.kit.dispatch.untraced import untraced
 
 if TYPE_CHECKING:
@@ -25,7 +24,17 @@ if TYPE_CHECKING:
 # The reference answers whatever the dispatcher would otherwise take apart wrongly: torch.func's transforms (before
 # an interpreter saves its state, so that the reference may start transforms itself), the legacy vmap, and autocast.
 FRONT = "FuncTorchDynamicLayerFrontMode"
-_KEYS = (FRONT, "Batched", *autocast.DEVICES)
+AUTOCAST = {
+    "AutocastCPU": "cpu",
+    "AutocastCUDA": "cuda",
+    "AutocastXPU": "xpu",
+    "AutocastHPU": "hpu",
+    "AutocastMPS": "mps",
+    "AutocastMTIA": "mtia",
+    "AutocastPrivateUse1": "privateuseone",
+}
+"""Autocast's keys, and the kind of device of each."""
+_KEYS = (FRONT, "Batched", *AUTOCAST)
 
 
 def known(key: str) -> bool:

@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import torch
+
 from opwright.kit.spec.domain import Cost, Domain
 from opwright.kit.spec.extras import Extras
 from opwright.kit.spec.measured import Family, Variant
@@ -58,6 +60,10 @@ class Spec:
     compile: Literal["call", "inline"] = "call"
     autocast: tuple[str, ...] | None = None
     """The tensors that autocast casts; None: it sees the reference."""
+    tags: tuple[torch.Tag, ...] = ()
+    """What its author tells compilers about it."""
+    vmap: Literal["leading"] | tuple[str, ...] | None = None
+    """The tensors whose leading dimensions are a batch of calls, all of which broadcast where it is `leading`."""
     formula: Formula | None = None
     extras: Extras | None = None
     fake: Callable[..., Any] | None = None

@@ -236,9 +236,11 @@ def _read_outputs(
     def output(annotation: Any, index: int, label: str | None) -> Output:
         kind = kind_of(annotation)
         if kind is None or not kind.is_tensor or kind.schema == "Tensor[]?":
+            number = "; a number has no gradient and no fake value: return a tensor without dimensions, for .item()"
             raise TypeError(
                 f"{name}: it returns {_name_of(annotation)}; an operator returns a Tensor, a list of Tensors, "
                 f"a tuple or NamedTuple of these, or None when it only updates its arguments"
+                f"{number if annotation in (bool, int, float, complex) else ''}"
             )
         return Output(label, kind, index not in nondifferentiable and label not in nondifferentiable)
 

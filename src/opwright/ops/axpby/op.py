@@ -10,7 +10,7 @@ import opwright as ow
 
 
 # Inductor fuses it with its neighbours, which no kernel of ours can.
-@ow.op(compile="inline")
+@ow.op(compile="inline", vmap="leading")
 def axpby(x: Tensor, y: Tensor, *, a: ow.Number = 1, b: ow.Number = 1) -> Tensor:
     """a·x + b·y in one pass.
 

@@ -10,7 +10,7 @@ import opwright as ow
 
 
 # Inductor fuses it with its neighbours, which no kernel of ours can.
-@ow.op(compile="inline")
+@ow.op(compile="inline", vmap="leading")
 def cube(x: Tensor) -> Tensor:
     """x³, elementwise; its derivatives are 3x² and 6x.
 

@@ -11,7 +11,7 @@ import opwright as ow
 
 
 # Inductor fuses it with its neighbours, which no kernel of ours can.
-@ow.op(compile="inline")
+@ow.op(compile="inline", vmap=("x",))
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b over the last dimension of x.
 
@@ -82,7 +82,8 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> ow.Cost:
 def _(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, wanted: Any) -> ow.Cost:
     rows = x.numel() // max(x.shape[-1], 1)
     moved = grad.nbytes + 2 * x.nbytes + 2 * weight.nbytes + (0 if bias is None else bias.nbytes)
-    return ow.Cost(bytes=moved, flops=4 * rows * weight.numel())
+    products = 2 if wanted is None else wanted[0] + wanted[1]
+    return ow.Cost(bytes=moved, flops=2 * products * rows * weight.numel())
 
 
 SIZES = {"cpu": (16, 64, 256, 512, 1024), "cuda": (64, 256, 1024, 4096, 8192)}

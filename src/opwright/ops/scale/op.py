@@ -10,7 +10,7 @@ import opwright as ow
 
 
 # Inductor fuses it with its neighbours, which no kernel of ours can.
-@ow.op(compile="inline")
+@ow.op(compile="inline", vmap="leading")
 def scale(x: Tensor, factor: ow.Number) -> Tensor:
     """factor · x for a Python number.
 

@@ -19,6 +19,8 @@ from opwright.kit.truth.oracle import Oracle, Results, rebuilt
 PROPERTY = Property(turn=100)
 
 ROWS = 3
+_WAYS = ("all", "first", "last-dim", "rest")
+"""Which tensors are batched, and where: the last only of operators that declare how they are."""
 
 
 def skip(subject: Subject) -> str | None:
@@ -27,7 +29,7 @@ def skip(subject: Subject) -> str | None:
 
 def cases(subject: Subject) -> Iterator[Case]:
     for case in subject.few(4):
-        yield from (Case(case.sample, case.dtype, extra=which) for which in ("all", "first", "last-dim"))
+        yield from (Case(case.sample, case.dtype, extra=which) for which in _WAYS[: 4 if subject.op.spec.vmap else 3])
 
 
 def check(subject: Subject, case: Case) -> None:
@@ -35,9 +37,10 @@ def check(subject: Subject, case: Case) -> None:
     plain = rebuilt(subject.draw(Case(case.sample, case.dtype)), dense)
     feed: list[Tensor] = []
     rebuilt(plain, lambda t: feed.append(t) or t)  # type: ignore[func-returns-value]
-    if not feed or (case.extra == "first" and len(feed) == 1):
+    if not feed or (case.extra in ("first", "rest") and len(feed) == 1):
         raise NotApplicable("the same as with all")
-    batched = [i == 0 or case.extra != "first" for i in range(len(feed))]
+    left_out = {"first": range(1, len(feed)), "rest": range(1)}.get(str(case.extra), range(0))
+    batched = [i not in left_out for i in range(len(feed))]
     rows = [_row(t, b) for t, b in zip(feed, batched, strict=True)]
     stacked = [
         torch.stack(r, -1 if case.extra == "last-dim" else 0) if b else r[0] for r, b in zip(rows, batched, strict=True)

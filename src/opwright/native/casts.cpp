@@ -1,0 +1,20 @@
+// A cast as autocast makes it for PyTorch's own operators: that of a parameter is made once and kept until the outermost
+// autocast ends.
+
+#include <ATen/autocast_mode.h>
+#include <torch/library.h>
+
+namespace opwright {
+namespace {
+
+at::Tensor cached_cast(const at::Tensor& tensor, at::ScalarType dtype) {
+    return at::autocast::cached_cast(dtype, tensor, tensor.device().type());
+}
+
+// Made of what it calls, so that autograd records the cast itself.
+TORCH_LIBRARY_FRAGMENT(opwright_native, m) {
+    m.def("cached_cast(Tensor tensor, ScalarType dtype) -> Tensor", cached_cast);
+}
+
+}  // namespace
+}  // namespace opwright
