@@ -1,5 +1,5 @@
-// A cast as autocast makes it for PyTorch's own operators: that of a parameter is made once and kept until the outermost
-// autocast ends.
+// A cast as autocast makes it for PyTorch's own operators: that of a parameter is made once and kept until the
+// outermost autocast ends.
 
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
