@@ -46,8 +46,9 @@ Tensor ${name}_cuda(const Tensor& x, double eps) {
     return out;
 }
 
-// The gradient takes what its formula in op.py takes.
+// The gradient takes what its formula in op.py takes. What memory safety needs is checked: anybody may call it.
 Tensor ${name}_backward_cuda(const Tensor& grad, const Tensor& x, double eps, const Wanted&) {
+    check(Layout(grad).same_shape(x), "${name}_backward: grad must have shape ", shape(x), ", got ", shape(grad));
     Tensor out = empty(x, dtype(x));
     const Shape s(x);
     dispatch(floating, dtype(x), [&](auto zero) {
