@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from opwright.cli import measuring
@@ -119,3 +120,15 @@ def test_a_file_that_cannot_be_written_or_read_is_refused_at_once(tmp_path: Path
     assert "there is no such folder" in refused("axpby", "--json", str(tmp_path / "none" / "x.json"))
     (tmp_path / "bare.json").write_text('{"version": 2, "rows": []}')
     assert "lacks its machine or its runs" in refused("axpby", "--compare", str(tmp_path / "bare.json"))
+
+
+def test_bench_says_what_to_do_where_something_is_slower(capsys: pytest.CaptureFixture[str]) -> None:
+    again = [{"name": "backward", "runs": "reference", "why": "derived, it computes the forward again"}]
+    slower = {"verdict": "1.4× slower"}
+    rows = [{**r, "forward_backward_speedup": slower, "steps": again} for r in case(50)]
+    measuring._advise(rows, Console())
+    assert "axpby: slower at contiguous 2²⁰ float32: the derived backward computes the forward again. Declare a " in (
+        capsys.readouterr().out.replace("\n", " ")
+    )
+    measuring._advise(case(50), Console())
+    assert capsys.readouterr().out == ""

@@ -81,12 +81,22 @@ def bench(
     _write(mine, json_file)
     out = console if json_file == "-" else Console()
     show(mine["rows"], out)
+    _advise(mine["rows"], out)
     if any((r.get("forward_fraction") or 0) > 1.05 for r in mine["rows"]):
         note = (
             "note: some beat the machine's limit, so that was measured in a busy moment; --renew-limits on a quiet one"
         )
         console.print(note, style="yellow", highlight=False, soft_wrap=True)
     console.print(f"kept in {file}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _advise(rows: Sequence[dict[str, Any]], out: Console) -> None:
+    """Say what to do where an operator is slower, as the report does."""
+    from opwright.kit.bench.report.standing import advice
+
+    for name in dict.fromkeys(row["op"] for row in rows):
+        for text in advice([row for row in rows if row["op"] == name]):
+            out.print(f"{name}: {text[0].lower()}{text[1:]}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _gate(asked: Asked, base: stored.Results, file: Path, json_file: str | None, dtypes: Sequence[str] | None) -> None:
