@@ -198,3 +198,18 @@ def test_python_is_part_of_the_key_of_what_uses_it(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(sys.implementation, "cache_tag", "another-1")
     assert key("#include <Python.h>\n") != with_python
     assert key("#include <ATen/ATen.h>\n") == without
+
+
+def test_a_sum_of_nothing_keeps_signs_and_strides(tmp_path: Path) -> None:
+    kernel = """
+#include <opwright/kernel.h>
+Tensor summed_cpu(const Tensor& x, const Tensor& like) { return sum_to(like, [](float v) { return v; }, x); }
+OPWRIGHT_KERNEL(summed, CPU, summed_cpu);
+"""
+    text = "\ndef summed(x: Tensor, like: Tensor) -> Tensor:\n    return x.sum_to_size(like.shape) + 1\n"
+    op = load(tmp_path / "summed", text, kernel)
+    x = torch.tensor([[-0.0, 1.0], [2.0, -0.0], [0.0, 3.0]]).t()
+    out = op(x, x)
+    assert torch.equal(torch.signbit(out), torch.signbit(x))
+    assert out.stride() == x.stride()
+    assert op(x, x[:, :1]).flatten().tolist() == [2.0, 4.0]

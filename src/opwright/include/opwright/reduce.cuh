@@ -141,13 +141,15 @@ void sum_tensor(const Sum& sum, const F& function, const Tensor& x, const Tensor
 }  // namespace ow_inner
 
 // function(x) summed to a smaller shape that broadcasts to its own, in one pass and without a tensor for function(x).
-// Sums of half and bfloat16 are in float. The result is contiguous and has the dtype of x.
+// Sums of half and bfloat16 are in float. The result is contiguous and has the dtype of x; where there is nothing to
+// sum, it is that of map.
 //
 //     Tensor grad_bias = sum_to(bias, [] __device__(auto g) { return 2 * g; }, grad);
 template <class F>
 Tensor sum_to(const Layout& shape, const F& function, const Tensor& x) {
     using namespace ow_inner;
     const Layout in(x);
+    if (in.same_shape(shape)) return map(function, x);
     Layout to(shape);
     to.make_contiguous();
     check(in.dim >= to.dim, OnDevice::name(), ": sum_to needs at least ", to.dim, " dimensions, got ",

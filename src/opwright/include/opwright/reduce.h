@@ -105,13 +105,14 @@ Tensor sum_tensor(const Tensor& x, Layout to, DType numbers, Sum::Body body, con
 
 // function(x) summed to a smaller shape that broadcasts to its own, in one pass and without a tensor for function(x).
 // The function takes and gives float (for float, half and bfloat16 tensors) or double. The result is contiguous and has
-// the dtype of x.
+// the dtype of x; where there is nothing to sum, it is that of map.
 //
 //     Tensor grad_bias = sum_to(bias, [](float g) { return 2 * g; }, grad);
 template <class F>
 Tensor sum_to(const Layout& shape, const F& function, const Tensor& x) {
     using C = typename ow_inner::Signature<F>::First;
     static_assert(std::is_same_v<C, float> || std::is_same_v<C, double>, "sums are of float or double");
+    if (Layout(x).same_shape(shape)) return map(function, x);
     using Body = ow_inner::AddTo<F, C>;
     return ow_inner::sum_tensor(x, shape, dtype_of<C>,
                                 ow_inner::best<Body, const void*, const char*, double*, int64_t, int64_t>(), &function);
