@@ -25,6 +25,7 @@ bench: setup
 	$(RUN) benchmarks/build.py --json benchmarks/results/build.json
 	$(RUN) benchmarks/calls.py --sweep --json benchmarks/results/calls.json
 	$(RUN) benchmarks/autograd.py --json benchmarks/results/autograd.json
+	$(RUN) benchmarks/operators.py --json benchmarks/results/operators.json
 
 figures: setup
 	$(RUN) benchmarks/figures.py
