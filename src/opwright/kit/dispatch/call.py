@@ -246,15 +246,16 @@ def _header(signature: Signature, name: str, checked: Sequence[Parameter]) -> tu
     return lines, names
 
 
-@lru_cache(None)  # a kernel that is declared later changes what the names mean, and seldom the source
-def _code(source: str, file: str) -> CodeType:
-    return compile(source, file, "exec")
+@lru_cache(None)  # operators of one signature have one source, which a kernel that is declared later seldom changes
+def _code(source: str) -> CodeType:
+    return compile(source, FILE, "exec")
 
 
 def _compile(name: str, lines: list[str], names: dict[str, Any]) -> Callable[..., Any]:
-    exec(_code("\n".join(lines), FILE.format(name)), names)
+    exec(_code("\n".join(lines)), names)
     function: Any = names["ow__call"]
-    function.__code__ = function.__code__.replace()  # its own: Dynamo tells functions apart by their code
+    # Its own: Dynamo tells functions apart by their code.
+    function.__code__ = function.__code__.replace(co_filename=FILE.format(name))
     function.__name__ = function.__qualname__ = name
     called: Callable[..., Any] = function
     return called
