@@ -93,9 +93,9 @@ def test_it_says_that_no_kernel_draws_while_a_gradient_is_recorded() -> None:
 
 def test_a_renamed_back_end_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     @ow.op
-    def elsewhere(x: Tensor) -> Tensor:
+    def renamed_end(x: Tensor) -> Tensor:
         return x + 1
 
     monkeypatch.setattr(private, "privateuse1_name", lambda: "npu")
     with pytest.raises(ValueError, match="no kernel can be for 'npu', a renamed PrivateUse1, since the router knows"):
-        elsewhere.kernel("npu")
+        renamed_end.kernel("npu")

@@ -368,5 +368,8 @@ def test_a_reference_that_pytorch_cannot_follow_is_not_taken_for_a_constant() ->
     (first,) = torch.autograd.grad((w * square(x)).sum(), x, create_graph=True)
     assert first.tolist() == [1, -6]
     for each in (x, w):
-        with pytest.raises(RuntimeError, match="since the reference of extras_numpy leaves PyTorch"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"extras_numpy leaves PyTorch|a function that it cannot see in the reference of extras_numpy",
+        ):
             torch.autograd.grad(first.sum(), each, retain_graph=True)

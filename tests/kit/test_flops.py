@@ -94,3 +94,13 @@ print(counter.get_total_flops())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "48\n"
+
+
+def test_counters_inside_counters_see_a_call_once() -> None:
+    @ow.op(name="counted_twice", opaque=True)
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        return a @ b
+
+    with FlopCounterMode(display=False) as outer, FlopCounterMode(display=False) as inner:
+        product(torch.ones(8, 8), torch.ones(8, 8))
+    assert outer.get_total_flops() == inner.get_total_flops() == 1024

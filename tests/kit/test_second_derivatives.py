@@ -106,6 +106,7 @@ def test_what_is_differentiable_once_is_right_under_torch_func(opaque: bool | No
         ("unseen", lambda x: torch.tensor([2 * v for v in x.tolist()]), True),
         ("handed_over", lambda x: torch.from_numpy(x.detach().numpy() * 3), True),
         ("step", lambda x: (x > 0.5).float(), False),
+        ("constants", lambda x: (x > torch.tensor([0.5, 1.5]).tolist()[0]).float(), False),
         ("stopped", lambda x: 2 * x.detach(), False),
         ("constant", lambda x: torch.ones_like(x), False),
     ],

@@ -117,3 +117,36 @@ def test_a_history_that_a_write_would_lose_is_refused(kernel: bool) -> None:
     for _ in range(2):  # the second call as well as the first
         with pytest.raises(TypeError, match=r"its reference writes to 'total' what has a gradient, .*detached"):
             op(torch.ones(2), torch.zeros(2))
+
+
+def test_tensors_of_other_kinds_are_left_alone() -> None:
+    op: ow.Op[..., Any] = ow.op(name="left_alone", namespace="updates", mutates=("total",), opaque=True)(counted)
+    with torch.inference_mode():
+        total = torch.zeros(2)
+        assert op(torch.ones(2), total).tolist() == [2, 2]
+        assert total.tolist() == [1, 1]
+    op = ow.op(name="left_alone_too", namespace="updates", mutates=("total",), opaque=True)(counted)
+    op(torch.ones(2).as_subclass(Named), torch.zeros(2))
+
+
+class Named(Tensor):
+    pass
+
+
+def counted(x: Tensor, total: Tensor) -> Tensor:
+    with torch.no_grad():
+        total.add_(1)
+    return x * 2
+
+
+def test_a_lost_history_is_seen_where_the_reference_reads_values() -> None:
+    def reading(x: Tensor, total: Tensor) -> Tensor:
+        if x.abs().max().item() < 100:
+            total.add_(x)
+        return x * 2
+
+    op: ow.Op[..., Any] = ow.op(name="reading", namespace="updates", mutates=("total",), opaque=True)(reading)
+    total = torch.zeros(2)
+    with pytest.raises(TypeError, match="its reference writes to 'total' what has a gradient"):
+        op(torch.ones(2), total)
+    assert total.tolist() == [0, 0]

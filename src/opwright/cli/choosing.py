@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import importlib.util
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -62,7 +63,8 @@ def tell(mistake: BaseException) -> str:
     """A user's mistake in a line, and where it stands if that is in a file of theirs."""
     if isinstance(mistake, OSError) and mistake.filename is not None:
         place = Path(os.fsdecode(mistake.filename))
-        place = place.parent if place.name.startswith(".") else place  # what is written first has a name of its own
+        first = re.fullmatch(r"\.(.+)\.\w{8}", place.name)  # a file has another name while it is being written
+        place = place.with_name(first[1]) if first else place
         return f"{place}: {(mistake.strerror or str(mistake)).lower()}"
     kind = "" if isinstance(mistake, (ValueError, OSError, RuntimeError, Broken)) else f"{type(mistake).__name__}: "
     return f"{kind}{mistake}"

@@ -49,6 +49,7 @@ transforms = _C._functorch.get_interpreter_stack
 transforms_are_active = _C._are_functorch_transforms_active
 TransformType = _C._functorch.TransformType
 UndefinedGrad = _C._functions.UndefinedGrad
+without_modes = torch.utils._python_dispatch._disable_current_modes
 
 
 def forward_level() -> int:

@@ -189,3 +189,20 @@ def test_a_replay_of_one_case_is_not_kept_and_a_report_shows_the_named_alone(tmp
     assert "op-cube" not in text
     with pytest.raises(ValueError, match=r"there are no results of opwright\.axpby to report on"):
         CliRunner().invoke(app, ["report", "axpby", *options], catch_exceptions=False)
+
+
+def test_a_failure_stands_until_the_sources_change(tmp_path: Path) -> None:
+    file, about = tmp_path / "checked.json", {"op": "a::b", "origin": "x.py", "digest": "1", "sources": {}}
+
+    def run(seed: int, *failures: str, digest: str = "1", name: str = "forward") -> dict[str, dict[str, Any]]:
+        result = {"op": "b", "property": name, "cases": 3, "failures": [*failures]}
+        checked.keep(file, [({**about, "digest": digest}, [result])], device="cpu", seed=seed)
+        (entry,) = checked.read(file)
+        return {r["property"]: r for r in entry["results"]}
+
+    run(1, "wrong")
+    assert run(2)["forward"]["failures"] == ["wrong"]
+    assert run(2, name="leak")["forward"]["when"]["seed"] == 1
+    assert run(1)["forward"]["failures"] == []
+    run(1, "wrong")
+    assert run(2, digest="2")["forward"]["failures"] == []

@@ -104,8 +104,8 @@ Layout broadcast(const Input&... inputs) {
 // graph.
 inline Layout with_number(const Layout& x) { return ow_inner::result_layout(&x, 1, true); }
 
-// An uninitialised tensor on the device that the kernel runs on: empty(x, dtype(x)), in the layout of x, or
-// empty({rows, columns}, DType::Float), contiguous.
+// An uninitialised tensor on the device that the kernel runs on: empty(broadcast(x), dtype(x)), in the layout of an
+// elementwise result, or empty({rows, columns}, DType::Float), contiguous.
 Tensor empty(const Layout& layout, DType dtype);
 inline Tensor empty(std::initializer_list<int64_t> sizes, DType dtype) {
     Layout layout;
@@ -267,8 +267,8 @@ OPWRIGHT_NOINLINE Tensor empty(const Layout& layout, DType dtype) {
     check(error == TORCH_SUCCESS, ow_inner::OnDevice::name(), ": GPU ", index, " has no memory left for a result of ",
           layout.numel(), " elements, ", name(dtype));
 #else
-    check(error == TORCH_SUCCESS, "there is no memory left for a result of ", layout.numel(), " elements, ",
-          name(dtype));
+    check(error == TORCH_SUCCESS, "PyTorch makes no result of ", layout.numel(), " elements, ", name(dtype),
+          "; is there memory for it?");
     ow_inner::ask_for_large_pages(handle);
 #endif
     return Tensor(handle);

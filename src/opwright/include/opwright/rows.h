@@ -7,6 +7,7 @@
 #include <opwright/layout.h>
 
 #include <limits>
+#include <memory>
 
 #pragma GCC visibility push(hidden)
 
@@ -128,6 +129,7 @@ OPWRIGHT_INLINE double sum_over(int64_t n, const F& f) {
 template <class F>
 OPWRIGHT_INLINE auto max_over(int64_t n, const F& f) {
     using C = std::decay_t<decltype(f(n))>;
+    static_assert(std::is_floating_point_v<C>, "max_over: the function gives float or double");
     return ow_inner::join_over(n, -std::numeric_limits<C>::infinity(), f, [](C a, C b) { return b > a ? b : a; });
 }
 
@@ -142,9 +144,10 @@ Tensor map_rows(const F& function, const Tensor& x, const Input&... others) {
     return ow_inner::over_rows(function, x, others...);
 }
 
-// A number for each row: function(x, …, n) gives it. The result has one dimension less, and is contiguous.
+// A number for each row: function(x, …, n) gives it, for rows of no numbers too. The result has one dimension less, and
+// is contiguous.
 //
-//     fold_rows([](const C* x, int64_t n) { return *std::max_element(x, x + n); }, x);
+//     fold_rows([](const C* x, int64_t n) { return max_over(n, [&](int64_t i) { return x[i]; }); }, x);
 template <class F, class... Input>
 Tensor fold_rows(const F& function, const Tensor& x, const Input&... others) {
     static_assert(!std::is_void_v<typename ow_inner::RowSignature<F>::Result>, "fold_rows: the function returns");
@@ -201,17 +204,24 @@ OPWRIGHT_NOINLINE void RowWork::run() const {
 }
 
 OPWRIGHT_NOINLINE void RowWork::run(int64_t begin, int64_t end) const {
-    // For each operand that is not read as it lies: its numbers, and its elements side by side.
-    const int64_t width = (length * number + 63) / 64 * 64, lanes = 2 * (count + 1);
-    std::vector<char> memory(static_cast<size_t>(width * lanes + 64));
-    char* const scratch = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
+    // For each operand that is not used as it lies: its numbers, and its elements side by side.
+    const int64_t width = (std::max<int64_t>(length, 1) * number + 63) / 64 * 64;
+    std::vector<char*> scratch_of(static_cast<size_t>(count));
+    int64_t bytes = folds || out.direct() ? 64 : 2 * width;
+    for (int k = 0; k < count; ++k) bytes += in[k].direct() ? 0 : 2 * width;
+    const std::unique_ptr<char[]> memory(new char[static_cast<size_t>(bytes) + 64]);
+    char* scratch = memory.get() + (64 - reinterpret_cast<uintptr_t>(memory.get()) % 64) % 64;
+    for (int k = 0; k < count; ++k) {
+        scratch_of[static_cast<size_t>(k)] = scratch;
+        scratch += in[k].direct() ? 0 : 2 * width;
+    }
+    char* const result = scratch;  // a row, or a number where `folds`
     std::vector<const char*> rows_of(static_cast<size_t>(count));
-    char* const result = scratch + width * (lanes - 2);
     for (int64_t row = begin; row < end; ++row) {
         for (int k = 0; k < count; ++k) {
             const RowOperand& x = in[k];
             const char* from = x.data + x.offset(row);
-            char* const numbers = scratch + width * 2 * k;
+            char* const numbers = scratch_of[static_cast<size_t>(k)];
             if (x.stride != x.bytes) {
                 char* const elements = x.convert.widen ? numbers + width : numbers;
                 gather(elements, from, x.stride, x.bytes, length);

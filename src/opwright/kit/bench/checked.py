@@ -43,15 +43,20 @@ def identify(op: Op[..., Any], file: Path) -> Entry:
 
 
 def keep(file: Path, found: Sequence[tuple[Entry, list[dict[str, Any]]]], *, device: str, seed: int) -> None:
-    """Add the results of a check to a file. A property that was tried again replaces what was known of it; what was
-    known of other sources is forgotten."""
+    """Add the results of a check to a file. A property that was tried again replaces what was known of it, but for a
+    failure under another seed, which stands until the sources change; what was known of other sources is forgotten."""
     entries = read(file) if file.exists() else []
     run = {"device": device, "seed": seed, "date": this.today(), "versions": this.versions()}
+    when = {"seed": seed, "date": run["date"], "torch": this.versions().get("torch", "unknown")}
     for about, results in found:
         key = _key({**about, **run})
         before = next((e for e in entries if _key(e) == key), None)
         kept = before["results"] if before is not None and before["digest"] == about["digest"] else []
-        merged = {(r["op"], r["property"]): r for r in [*kept, *results]}
+        merged = {(r["op"], r["property"]): r for r in kept}
+        for r in results:
+            known = merged.get((r["op"], r["property"]), {})
+            if r["failures"] or not known.get("failures") or known.get("when", {}).get("seed") == seed:
+                merged[r["op"], r["property"]] = {**r, "when": when}
         entries = [e for e in entries if e is not before] + [{**about, **run, "results": list(merged.values())}]
     whole = {"version": VERSION, "checks": sorted(entries, key=_key)}
     write(file, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
@@ -116,8 +121,14 @@ def _best(found: list[tuple[Entry, State]]) -> Checked | None:
     for entry in sorted((e for e, s in found if s == state), key=lambda e: str(e["date"])):
         latest[entry["device"]] = entry
     results = [{**r, "device": device} for device, entry in latest.items() for r in entry["results"]]
-    said = "; ".join(
-        f"{e['date']} on {d}, torch {e['versions'].get('torch', 'unknown')}, seed {e['seed']}"
-        for d, e in latest.items()
-    )
+    runs = {
+        device: dict.fromkeys(_said(r.get("when", {}) | {"device": device}) for r in entry["results"])
+        for device, entry in latest.items()
+    }
+    said = "; ".join(run for each in runs.values() for run in each)
     return Checked(results, state, f"Checked {said}.")
+
+
+def _said(run: dict[str, Any]) -> str:
+    date, torch, seed = (run.get(key, "unknown") for key in ("date", "torch", "seed"))
+    return f"{date} on {run['device']}, torch {torch}, seed {seed}"

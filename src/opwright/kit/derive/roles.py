@@ -169,7 +169,8 @@ def _followed(name: str, total: Callable[..., Any]) -> Callable[..., Any]:
         out = total(*args, **kwargs)
         given = [t for value in (*args, *kwargs.values()) for t in tensors(value)]
         lost = any(t.requires_grad for t in given) and not any(t.requires_grad for t in tensors(list(out)))
-        if not lost or not torch.is_grad_enabled() or private.transforms():
+        # Where torch.export decomposes, operators that it keeps have no derivatives, and need none.
+        if not lost or not torch.is_grad_enabled() or private.transforms() or private.modes():
             return out
         why = f"{name}_backward: PyTorch cannot differentiate it, since the reference of {name} leaves PyTorch"
         return tuple(refuse_derivative(why, each) for each in out)

@@ -156,17 +156,22 @@ class _Ends(TorchFunctionMode):
         super().__init__()
         self.seen = ""
         self.meant = False
+        self._from_inputs: dict[int, Tensor] = {}
+        """What was made of inputs and has no history."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", str(func))
-        followed = any(t.requires_grad for t in tensors([*args, *(kwargs or {}).values()]))
+        given = tensors([*args, *(kwargs or {}).values()])
+        followed = any(t.requires_grad for t in given)
+        reached = followed or any(id(t) in self._from_inputs for t in given)
+        self._from_inputs |= {id(t): t for t in tensors(out) if reached and not t.requires_grad}
         ended = [t for t in tensors(out) if has_gradient(t) and not t.requires_grad]
         if followed and ended and torch.is_grad_enabled():
             meant = any(word in name for word in self.MEANT)
             self.meant = self.meant or meant
             self.seen = self.seen or ("" if meant else name)
-        if name in self.LEAVING and any(has_gradient(t) for t in tensors(list(args))):
+        if name in self.LEAVING and reached and any(has_gradient(t) for t in given):
             self.seen = self.seen or UNSEEN
         return out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -160,31 +161,46 @@ def refuse_captured(op: Op[..., Any]) -> None:
 def _refuse_histories(op: Op[..., Any], args: Args, kwargs: Kwargs) -> None:
     """Raise for a reference that gives an argument a history by writing to it: as one call for autograd the operator
     records what it returns, and such a gradient would be lost."""
-    mutated = [p for p in op.signature.parameters if p.mutated]
+    mutated = [p.name for p in op.signature.parameters if p.mutated]
     if not mutated or op.is_gradient or op.recorded_by_reference or op.home is not op:
         return
-    mode = private.fake_tensor_mode(allow_non_fake_inputs=True)
-    followed = {p.name for p in op.signature.differentiable_inputs if not p.mutated}
+    values = op.signature.bind(args, kwargs)
+    given = [t for value in values.values() for t in tensors(value)]
+    if any(type(t) not in (torch.Tensor, torch.nn.Parameter) or t.layout != torch.strided for t in given):
+        return  # who knows what they keep
+    followed = {p.name for p in op.signature.differentiable_inputs} - {*mutated}
 
-    def imagined(value: Any, follow: bool) -> Any:
-        if isinstance(value, (list, tuple)):
-            return [imagined(v, follow) for v in value]
-        if not isinstance(value, torch.Tensor):
-            return value
-        return mode.from_tensor(value.detach()).requires_grad_(follow and has_gradient(value))
+    def lost(like: Callable[[torch.Tensor], torch.Tensor]) -> str | None:
+        """The argument that has a history after a run on tensors of the same looks."""
 
-    with torch.inference_mode(False), mode, torch.enable_grad(), above_autograd():
-        values = {name: imagined(v, name in followed) for name, v in op.signature.bind(args, kwargs).items()}
+        def stand_in(value: Any, follow: bool) -> Any:
+            if isinstance(value, (list, tuple)):
+                return [stand_in(v, follow) for v in value]
+            if not isinstance(value, torch.Tensor):
+                return value
+            return like(value).requires_grad_(follow and has_gradient(value))
+
+        trial = {name: stand_in(v, name in followed) for name, v in values.items()}
+        op.reference(**trial)
+        return next((n for n in mutated if any(t.requires_grad for t in tensors(trial[n]))), None)
+
+    def empty(t: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
+
+    with torch.inference_mode(False), torch.enable_grad(), above_autograd():
         try:
-            op.reference(**values)
-        except Exception:
-            return  # it reads values, or rejects these
-    for p in mutated:
-        if any(t.requires_grad for t in tensors(values[p.name])):
-            raise probe.BadReference(
-                f"{op.name}: its reference writes to {p.name!r} what has a gradient, which would be lost, since "
-                f"{op.name} is one call for autograd; write a detached tensor, or inside `with torch.no_grad():`"
-            )
+            with private.fake_tensor_mode(allow_non_fake_inputs=True):
+                name = lost(empty)
+        except Exception:  # it reads values
+            try:
+                name = None if op.random else lost(torch.clone)
+            except Exception:
+                return  # it rejects these, as it will now
+    if name is not None:
+        raise probe.BadReference(
+            f"{op.name}: its reference writes to {name!r} what has a gradient, which would be lost, since "
+            f"{op.name} is one call for autograd; write a detached tensor, or inside `with torch.no_grad():`"
+        )
 
 
 def _read_result(op: Op[..., Any], kernel: Kernel, out: Any) -> Any:
