@@ -68,27 +68,27 @@ def test_it_refuses_what_is_no_operator() -> None:
 
 def test_it_says_that_no_kernel_draws_while_a_gradient_is_recorded() -> None:
     @ow.op(random=True)
-    def dropped(x: Tensor) -> Tensor:
+    def drawing(x: Tensor) -> Tensor:
         return x * (torch.rand_like(x) > 0.5)
 
     ran = []
 
-    @dropped.kernel("cpu")
+    @drawing.kernel("cpu")
     def drop(x: Tensor) -> Tensor:
         ran.append(True)
         return x * (torch.rand_like(x) > 0.5)
 
     x = torch.ones(3, requires_grad=True)
-    said = ow.explain(dropped, x)
+    said = ow.explain(drawing, x)
     assert said.runs == "reference"
     assert "its gradient is recorded; without one, drop" in str(said)
     assert "since it draws random numbers, and a gradient needs those that were drawn" in str(said)
-    dropped(x).sum().backward()
+    drawing(x).sum().backward()
     assert not ran
-    assert ow.explain(dropped, x.detach()).runs == "drop"
-    dropped(x.detach())
+    assert ow.explain(drawing, x.detach()).runs == "drop"
+    drawing(x.detach())
     assert ran
-    assert "the reference while a gradient is recorded" in str(ow.explain(dropped))
+    assert "the reference while a gradient is recorded" in str(ow.explain(drawing))
 
 
 def test_a_renamed_back_end_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
