@@ -145,3 +145,14 @@ def test_every_public_name_has_a_docstring() -> None:
     for attribute in vars(ow.Op):
         if not attribute.startswith("_"):
             assert getattr(ow.Op, attribute).__doc__, attribute
+
+
+def test_everything_that_is_no_module_goes_into_the_wheel() -> None:
+    """What setuptools is not told of is missing where the package is installed, and nobody notices in the clone."""
+    (listed,) = re.findall(
+        r"^opwright = (\[.*\])$", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    packed = {file for pattern in ast.literal_eval(listed) for file in PACKAGE.glob(pattern)}
+    files = {f for f in PACKAGE.rglob("*") if f.is_file() and "__pycache__" not in f.parts}
+    assert PACKAGE / "ops" / "axpby" / "cpu.cpp" in files
+    assert not files - packed - {*SOURCES}

@@ -131,3 +131,19 @@ def test_scripted_modules_call_the_dispatcher() -> None:
     for module, x in ((ow.nn.Linear(3, 2), torch.ones(4, 3)), (ow.nn.Sigmoid(), torch.ones(4))):
         scripted = torch.jit.script(module)
         torch.testing.assert_close(scripted(x), module(x))
+
+
+def test_arithmetic_on_sparse_tensors_is_that_of_the_plain_function() -> None:
+    """PyTorch's own fails below autograd, where a kernel would stand."""
+
+    @ow.op(name="sparse_fold", opaque=True)
+    def fold(x: Tensor) -> Tensor:
+        return (x - 2 * (x / 2).round()).abs()
+
+    x = torch.tensor([1.5, 0.0, -2.2]).to_sparse()
+    for _ in range(2):
+        out = fold(x)
+        assert out.layout == torch.sparse_coo
+        assert torch.equal(out.to_dense(), fold.reference(x).to_dense())
+    z = x.clone().requires_grad_()
+    assert fold(z).requires_grad

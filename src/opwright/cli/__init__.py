@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sys
-import warnings
 
 
 def main() -> None:
     """Run the command line; a user's mistake is one line, not a traceback."""
-    # PyTorch says so at each start where NumPy is not installed; no command needs it.
-    warnings.filterwarnings("ignore", "Failed to initialize NumPy")
     from opwright.cli.choosing import broken, tell
     from opwright.cli.commands import app
 

@@ -32,7 +32,7 @@ def vjp(
     return _plain_vjp(function, primals, cotangents, refuse_constant)
 
 
-def _below_autograd() -> bool:
+def below_autograd() -> bool:
     """Whether the dispatcher is below autograd: in a kernel, or a fake one, where nobody records."""
     excluded: bool = private.key_is_excluded(private.DispatchKey.AutogradOther)
     return excluded
@@ -42,7 +42,7 @@ def _transformed() -> bool:
     """Whether a transform of torch.func, forward-mode AD or Dynamo is looking on."""
     if torch.compiler.is_dynamo_compiling():
         return True
-    if _below_autograd():
+    if below_autograd():
         return False
     stack = private.innermost_transform()
     return stack is not None or private.forward_level() >= 0
@@ -50,7 +50,7 @@ def _transformed() -> bool:
 
 def differentiated(given: Sequence[Tensor]) -> bool:
     """Whether somebody may differentiate what is now computed from these tensors, step by step."""
-    if _below_autograd():
+    if below_autograd():
         return False
     differentiating = (private.TransformType.Grad, private.TransformType.Jvp)
     if any(layer.key() in differentiating for layer in _stack()) or private.forward_level() >= 0:
@@ -84,7 +84,7 @@ def _plain_vjp(
     refuse_constant: Callable[[], None],
 ) -> list[Tensor]:
     before = None if probe.wrapped() else draws.states(primals)
-    recording = torch.is_grad_enabled() and not _below_autograd()
+    recording = torch.is_grad_enabled() and not below_autograd()
     recording = recording and any(t is not None and t.requires_grad for t in (*primals, *cotangents))
     with torch.inference_mode(False), torch.enable_grad(), above_autograd():
         leaves = [_leaf(p, recording) for p in primals]

@@ -9,7 +9,7 @@ import torch
 
 from opwright.kit import private
 from opwright.kit.derive.roles import Gradient
-from opwright.kit.derive.vjp import above_autograd, open_to_transforms
+from opwright.kit.derive.vjp import above_autograd, below_autograd, open_to_transforms
 from opwright.kit.derive.vjp import differentiated as somebody_differentiates
 from opwright.kit.dispatch import short
 from opwright.kit.dispatch.call import describe
@@ -33,6 +33,9 @@ def reference(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
     versions = probe.read_versions(given)
     if isinstance(op.role, Gradient):
         out = _gradient(op, op.role, values, args, kwargs)
+    elif below_autograd() and any(t.layout != torch.strided for _, t in given):
+        with torch.no_grad(), above_autograd():  # where PyTorch's own arithmetic on sparse tensors fails less
+            out = op.calls.direct(*args, **kwargs)
     else:
         with open_to_transforms():
             out = op.calls.direct(*args, **kwargs)

@@ -96,8 +96,13 @@ def rung_sample(below: Op[..., Any], above: Op[..., Any], make: Callable[..., Te
     for name, index in zip(rung.grads, below.signature.differentiable_outputs, strict=True):
         incoming = [make(*t.shape, dtype=t.dtype) for t in tensors(outputs[index])]
         if not all(map(has_gradient, incoming)):
-            return None
+            if not rung.signature.names[name].kind.is_optional:
+                return None
+            given[name] = None  # an output of integers beside others has no gradient
+            continue
         given[name] = incoming if isinstance(outputs[index], list) else next(iter(incoming), None)
+    if all(grad is None for grad in given.values()):
+        return None
     for name in rung.inputs:
         value = values[name]
         given[name] = like(value) if rung.signature.names[name].like and value is not None else value
