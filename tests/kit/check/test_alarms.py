@@ -101,3 +101,16 @@ def test_samples_that_the_reference_rejects_prove_nothing() -> None:
     report = ow.check(alarm_sum, only=["forward"])
     assert not report.passed
     assert "none of its samples is accepted in any dtype: the reference rejects it" in report.failures[0].message
+
+
+def test_the_gradient_of_an_operator_with_a_result_of_integers_is_checked() -> None:
+    @ow.op(name="with_integers", opaque=True)
+    def op(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2, x.round().to(torch.int64)
+
+    report = ow.check(op, only=["forward", "gradients"])
+    assert report.passed, report
+    assert {r.property for r in report.results if r.op == "with_integers_backward" and r.cases} == {
+        "forward",
+        "gradients",
+    }

@@ -391,16 +391,3 @@ def test_a_debugger_may_look_on(here: bool, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("OPWRIGHT_CHECK_HERE", "1" if here else "0")
     assert ow.check(op, only=["forward"]).passed
     assert seen == ({os.getpid()} if here else set())
-
-
-def test_the_gradient_of_an_operator_with_a_result_of_integers_is_checked() -> None:
-    @ow.op(name="with_integers", opaque=True)
-    def op(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return x * 2, x.round().to(torch.int64)
-
-    report = ow.check(op, only=["forward", "gradients"])
-    assert report.passed, report
-    assert {r.property for r in report.results if r.op == "with_integers_backward" and r.cases} == {
-        "forward",
-        "gradients",
-    }
