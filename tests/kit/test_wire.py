@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from opwright.kit.dispatch import native, node, registry, wire
+from opwright.kit.dispatch import native, node, registry, ways, wire
 
 needs_native = pytest.mark.skipif(native.available() is not None, reason="the own C++ is not built")
 
@@ -132,7 +132,7 @@ def routing(op: ow.Op[..., Any], *dtypes: torch.dtype) -> list[str]:
     taken = wire.Argument(wide=False, dtypes=dtypes, least_rank=0, most_rank=4)
     any_size = wire.Dimension(size=None, name=0, plus=None, factor=1, divisor=1)
     route = wire.Route(
-        kernel=registry.define_reference(op).name(),
+        kernel=op.overload.name(),
         dtypes=dtypes,
         mixed=False,
         broadcast=True,
@@ -143,7 +143,8 @@ def routing(op: ow.Op[..., Any], *dtypes: torch.dtype) -> list[str]:
         names=1,
         patterns=(wire.Pattern(argument=0, leading=True, dimensions=(any_size,)),),
     )
-    reference, rejecting = registry.define_unrouted(op).name(), registry.define_rejecting(op).name()
+    entry = registry.entry_of(op.overload.name())
+    reference, rejecting = ways.unrouted(entry), ways.rejecting(entry)
     return wire.words(wire.Routing(op.overload.name(), "XPU", reference, rejecting, (route,)))
 
 

@@ -32,7 +32,10 @@ broken: list[str] = []
 def library_operator(name: str) -> ow.Op[..., Any] | None:
     """The library's operator of a name, `cube` or `opwright.cube`. A folder of the same name here makes the former
     ambiguous."""
-    op = registry.find(f"opwright::{name.removeprefix('opwright.')}")
+    try:
+        op: ow.Op[..., Any] | None = registry.recall(f"opwright::{name.removeprefix('opwright.')}")
+    except (LookupError, TypeError):
+        op = None
     here = Path(name)
     if op is not None and (here / packages.FILE).is_file():
         own = Path(ow.__file__).parent

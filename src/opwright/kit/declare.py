@@ -8,7 +8,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, overload
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from opwright.kit.derive import derive
 from opwright.kit.derive.roles import Role
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
 
 
 class Declarations:
-    """The decorators of an operator."""
+    """The decorators of an operator, and what they were told."""
 
     spec: Spec
     role: Role
 
-    def become(self, spec: Spec) -> None:
-        """Take a new spec."""
+    def become(self, spec: Spec, rung: derive.Rung | None = None) -> None:
+        """Take a new spec, and the gradient that follows from it, where somebody knows."""
         raise NotImplementedError
 
     def save(self, extras: Extras) -> None:
@@ -84,7 +85,7 @@ class Declarations:
             found = self.role.gradient(self.spec, formula)
             if isinstance(found, derive.Missing):
                 raise TypeError(found.reason)
-            self.become(replace(self.spec, formula=formula))
+            self.become(replace(self.spec, formula=formula), found)
             return function
 
         return declare if function is None else declare(function)
@@ -252,3 +253,40 @@ class Declarations:
 
     def _add_kernels(self, *kernels: KernelSpec) -> None:
         self.become(replace(self.spec, kernels=(*self.spec.kernels, *kernels)))
+
+    # --- what was said --------------------------------------------------------------------------------------------
+
+    @property
+    def file(self) -> str | None:
+        """The file that defines its reference."""
+        return self.spec.file
+
+    @property
+    def random(self) -> bool:
+        """Whether it draws random numbers."""
+        return self.spec.random
+
+    @property
+    def compile(self) -> Literal["call", "inline"]:
+        """What torch.compile does with it where it has kernels."""
+        return self.spec.compile
+
+    @property
+    def autocast(self) -> tuple[str, ...] | None:
+        """The tensors that autocast casts; None: it sees the reference."""
+        return self.spec.autocast
+
+    @property
+    def surrogate(self) -> bool:
+        """Whether its declared gradient differs from the derivative of its reference on purpose."""
+        return self.spec.formula is not None and self.spec.formula.surrogate
+
+    @property
+    def has_cost(self) -> bool:
+        """Whether its author has said what a call must do at least."""
+        return self.spec.cost is not None
+
+    @property
+    def declared(self) -> SimpleNamespace:
+        """What its author has said about measuring it: `families` of calls, and `variants` to compare with."""
+        return SimpleNamespace(families=self.spec.families, variants=self.spec.variants)

@@ -51,8 +51,6 @@ def _discover(root: Path, package: str, found: dict[str, Op[..., Any]]) -> None:
     for file in files(root):
         module = importlib.import_module(f"{package}.{file.parent.name}.{file.stem}")
         found.update(operators_of(module))
-    for op in found.values():
-        op.define_gradient()  # so that torch.ops knows it, which graphs may name
 
 
 class Loaded(types.SimpleNamespace):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, Generic, Literal, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 
@@ -64,15 +63,18 @@ class Op(Declarations, Operator, Generic[P, R]):
             role.spoken(spec.name), spec.signature, spec.reference, spec.random, gradient=role.is_gradient
         )
         self.calls: bind.Calls
-        self.overload: Any
+        self.registered: Any = None
+        """What the dispatcher has under its name, once somebody wants it there."""
         self.__name__ = self.__qualname__ = spec.name
         self.__doc__ = spec.doc or spec.reference.__doc__
         self.__module__ = getattr(spec.reference, "__module__", __name__)
         self.__wrapped__ = spec.reference
         if role.is_gradient or spec.signature.returns_input:
             self.__signature__ = spec.signature.python()
-        register.register(self)
-        script.teach(self)
+        if role.is_gradient:
+            bind.write(self)
+        else:
+            self.define()
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._call(*args, **kwargs)
@@ -89,6 +91,23 @@ class Op(Declarations, Operator, Generic[P, R]):
     def __deepcopy__(self, memo: object) -> Op[P, R]:
         return self
 
+    @property
+    def overload(self) -> Any:
+        """What the dispatcher has under its name. A gradient that PyTorch sees through is put there when somebody asks
+        for it: most are never called by name, and a name costs more than the rest of an operator."""
+        self.define()
+        return self.registered
+
+    def define(self) -> bool:
+        """Put it into the dispatcher, unless it is there."""
+        if self.registered is not None:
+            return True
+        with _making:
+            if self.registered is None:
+                register.register(self)
+                script.teach(self)
+        return True  # the constant that Dynamo keeps
+
     # --- what its author said ----------------------------------------------------------------------------------
 
     @property
@@ -97,44 +116,9 @@ class Op(Declarations, Operator, Generic[P, R]):
         return self.signature.schema(self.name)
 
     @property
-    def file(self) -> str | None:
-        """The file that defines its reference."""
-        return self.spec.file
-
-    @property
-    def random(self) -> bool:
-        """Whether it draws random numbers."""
-        return self.spec.random
-
-    @property
-    def compile(self) -> Literal["call", "inline"]:
-        """What torch.compile does with it where it has kernels."""
-        return self.spec.compile
-
-    @property
-    def autocast(self) -> tuple[str, ...] | None:
-        """The tensors that autocast casts; None: it sees the reference."""
-        return self.spec.autocast
-
-    @property
-    def surrogate(self) -> bool:
-        """Whether its declared gradient differs from the derivative of its reference on purpose."""
-        return self.spec.formula is not None and self.spec.formula.surrogate
-
-    @property
     def has_declared_gradient(self) -> bool:
         """Whether its author wrote its gradient, rather than leaving it to be derived."""
         return (self.form_of or self).spec.formula is not None
-
-    @property
-    def has_cost(self) -> bool:
-        """Whether its author has said what a call must do at least."""
-        return self.spec.cost is not None
-
-    @property
-    def declared(self) -> SimpleNamespace:
-        """What its author has said about measuring it: `families` of calls, and `variants` to compare with."""
-        return SimpleNamespace(families=self.spec.families, variants=self.spec.variants)
 
     @property
     def definition(self) -> tuple[Any, ...]:
@@ -146,8 +130,9 @@ class Op(Declarations, Operator, Generic[P, R]):
         """A hash of its definition, the same in every process."""
         return digest(*self.definition)
 
-    def become(self, spec: Spec) -> None:
-        """Take a new spec of the same reference: what followed from the old one is dropped, and the new one bound."""
+    def become(self, spec: Spec, rung: derive.Rung | None = None) -> None:
+        """Take a new spec of the same reference: what followed from the old one is dropped, and the new one bound.
+        `rung`: the gradient that follows from it, where somebody knows."""
         before, self.spec = self.spec, spec
         kept = {name: value for name, value in self.__dict__.items() if name in ("_next_rung", "_backward")}
         same, lost = spec.differentiates_like(before), dict[str, Any]()
@@ -159,12 +144,15 @@ class Op(Declarations, Operator, Generic[P, R]):
             former = kept.get("_backward")
             declared = self._carried if former is None else {n: v for n, v in former.spec.declared.items() if v}
             self._carried, lost = (declared, lost) if same else ({}, declared)
+        if rung is not None:
+            self.__dict__.setdefault("_next_rung", rung)
         if spec.runs_like(before):
             return
         try:
             bind.bind(self)
         except BaseException:  # a declaration that cannot be leaves the operator as it was
             self.spec = before
+            self.__dict__.pop("_next_rung", None)
             self.__dict__.update(kept)
             raise
         if self._carried:
@@ -298,11 +286,13 @@ class Op(Declarations, Operator, Generic[P, R]):
                 made.become(replace(made.spec, **self._carried))
                 self._carried = {}
             self._backward = made
+        if made.qualname in registry.entries:
+            made.define()  # whoever asks by name shall find this one
         return True  # the constant that Dynamo keeps
 
-    # Dynamo shall run it, not trace it: what torch.compiler.assume_constant_result does, without the import of Dynamo.
-    # A method, since before torch 2.13 such a function takes constants alone.
-    _make_rung._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    # Dynamo shall run these, not trace them: what torch.compiler.assume_constant_result does, without the import of
+    # Dynamo. Methods, since before torch 2.13 such a function takes constants alone.
+    define._dynamo_marked_constant = _make_rung._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     # --- how its calls behave ----------------------------------------------------------------------------------
 

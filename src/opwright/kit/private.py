@@ -19,7 +19,6 @@ AFTER_AUTOGRAD = _C._after_autograd_keyset
 BelowADInplaceOrView = _C._AutoDispatchBelowADInplaceOrView
 BelowAutograd = _C._AutoDispatchBelowAutograd
 DelayedError = _C._functions.DelayedError
-DisableTorchDispatch = _C._DisableTorchDispatch
 DispatchKey = _C.DispatchKey
 DispatchKeySet = _C.DispatchKeySet
 excluded_keys = _C._dispatch_tls_local_exclude_set
@@ -50,6 +49,20 @@ transforms_are_active = _C._are_functorch_transforms_active
 TransformType = _C._functorch.TransformType
 UndefinedGrad = _C._functions.UndefinedGrad
 without_modes = torch.utils._python_dispatch._disable_current_modes
+
+
+def implement(library: Any, name: str, function: Callable[..., Any], key: str, with_keyset: bool = False) -> None:
+    """What `library.impl` does, without its own record of it, which would cost every operator 3 KiB."""
+    library.m.impl(name, key, function, with_keyset)
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """Neither modes nor torch.func's transforms see what is called inside."""
+    transforms = DispatchKeySet(DispatchKey.FuncTorchDynamicLayerFrontMode)
+    transforms = transforms | DispatchKeySet(DispatchKey.FuncTorchDynamicLayerBackMode)
+    with _C._DisableTorchDispatch(), ExcludeDispatchKeyGuard(transforms):
+        yield
 
 
 def forward_level() -> int:

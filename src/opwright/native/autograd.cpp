@@ -1,6 +1,7 @@
 // Autograd for every operator: a boxed kernel at the autograd keys that runs the operator below them and, where a
 // gradient will be wanted, gives its outputs a node whose backward is the gradient operator.
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
@@ -12,6 +13,7 @@
 #include <mutex>
 
 #include "node.h"
+#include "ways.h"
 
 namespace opwright {
 
@@ -62,7 +64,7 @@ class Recorder final : public c10::OperatorKernel {
         meet(arguments);
         bool required = false, tangent = false;
         bool by_reference =
-            recorded.by_reference && !(recorded.gradient && c10::impl::TorchDispatchModeTLS::any_modes_set());
+            recorded.by_reference && !(recorded.differentiates() && c10::impl::TorchDispatchModeTLS::any_modes_set());
         for (const size_t i : recorded.followed) {
             for_tensors(arguments[i], [&](const at::Tensor& t) {
                 required = required || t.requires_grad();
@@ -73,12 +75,12 @@ class Recorder final : public c10::OperatorKernel {
             for_tensors(arguments[i], [&](const at::Tensor& t) { by_reference = by_reference || t.requires_grad(); });
         }
         if (tangent) {
-            recorded.reference->callBoxed(stack);
+            run_in_python(recorded.reference, recorded.arguments.size(), stack);
         } else if (!at::GradMode::is_enabled() || !(required || by_reference)) {
             const at::AutoDispatchBelowAutograd guard;
             op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
         } else if (by_reference) {
-            recorded.reference->callBoxed(stack);
+            run_in_python(recorded.reference, recorded.arguments.size(), stack);
         } else {
             record(recorded, keys, stack);
         }
@@ -172,6 +174,29 @@ std::map<std::string, Entry>& entries() {
     return *known;
 }
 
+// Where the recorder stands: tensors of this machine. Each key costs every operator some memory, and Python, which
+// stands at the key of all of them, records what is left.
+std::vector<DispatchKey> own_keys() {
+    std::vector<DispatchKey> keys{DispatchKey::AutogradCPU, DispatchKey::AutogradMeta};
+    switch (at::getAccelerator().value_or(at::kCPU)) {
+        case at::kCUDA:
+            keys.push_back(DispatchKey::AutogradCUDA);
+            break;
+        case at::kXPU:
+            keys.push_back(DispatchKey::AutogradXPU);
+            break;
+        case at::kMPS:
+            keys.push_back(DispatchKey::AutogradMPS);
+            break;
+        case at::kPrivateUse1:
+            keys.push_back(DispatchKey::AutogradPrivateUse1);
+            break;
+        default:
+            break;
+    }
+    return keys;
+}
+
 // Puts what Python wrote of an operator behind it; the first time, the recorder goes to the operator's autograd keys.
 void record(const std::vector<std::string>& words) {
     auto written = read<Recorded>(words);
@@ -188,7 +213,7 @@ void record(const std::vector<std::string>& words) {
     // Not the key of all of them: there Python stands, for processes without this library.
     auto* const library =
         new torch::Library(torch::Library::IMPL, op.substr(0, colons), std::nullopt, __FILE__, __LINE__);
-    for (const DispatchKey key : c10::getRuntimeDispatchKeySet(DispatchKey::Autograd)) {
+    for (const DispatchKey key : own_keys()) {
         library->impl(
             op.substr(colons + 2).c_str(),
             torch::dispatch(key, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Recorder>(entry))));

@@ -1,12 +1,12 @@
 #include "backward.h"
 
-#include <ATen/FuncTorchTLS.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <limits>
+
+#include "ways.h"
 
 namespace opwright {
 
@@ -33,19 +33,16 @@ at::Tensor like(const Shape& shape, bool declared) {
 // A list in an IValue belongs to everybody who copied the IValue.
 IValue own(const IValue& value) { return value.isList() ? value.deepcopy() : value; }
 
-// Whether a mode or a transform is active, whose graph must hold the gradient operator under its own name.
-bool watched() {
-    return c10::impl::TorchDispatchModeTLS::any_modes_set() || at::functorch::functorchTLSAccessor() != nullptr;
-}
-
 }  // namespace
 
 std::vector<at::Tensor> Backward::run(Grads grads, Kept state, const std::vector<bool>& wanted,
                                       c10::function_ref<Shape(size_t)> shape_of) const {
     Stack stack = arrange(grads, std::move(state), wanted, shape_of);
-    const auto& gradient =
-        recorded->gradient_reference && !watched() ? *recorded->gradient_reference : *recorded->gradient;
-    gradient->callBoxed(&stack);
+    if (recorded->gradient) {
+        (*recorded->gradient)->callBoxed(&stack);
+    } else {
+        run_in_python(*recorded->gradient_way, stack.size(), &stack);
+    }
     return spread(stack, wanted);
 }
 

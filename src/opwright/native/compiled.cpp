@@ -62,7 +62,7 @@ void CallNode::compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) co
 
 variable_list CallNode::apply_with_saved(const variable_list& grads,
                                          torch::dynamo::autograd::SwapSavedVariables& swap) {
-    TORCH_CHECK_TYPE(recorded().gradient.has_value(), recorded().missing);
+    TORCH_CHECK_TYPE(recorded().differentiates(), recorded().missing);
     const auto visit = [&](auto&& each) {
         for (auto& saved : saved_) each(saved);
         for (Shape& shape : shapes_) each(shape.sizes);

@@ -172,7 +172,7 @@ variable_list CallNode::apply(variable_list&& grads) {
     bool any = false;
     for (const at::Tensor& grad : grads) any = any || grad.defined();
     if (!any) return variable_list(num_outputs());
-    TORCH_CHECK_TYPE(recorded().gradient.has_value(), recorded().missing);
+    TORCH_CHECK_TYPE(recorded().differentiates(), recorded().missing);
     const auto asked = wanted();
     variable_list found = backward_.run(grads, unpack(), asked, [this](size_t i) { return shape_of(i); });
     check(found);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "choose.h"
+#include "ways.h"
 
 namespace opwright {
 
@@ -33,12 +34,12 @@ using Routes = std::vector<Route>;
 
 class Router final : public c10::OperatorKernel {
   public:
-    Router(OperatorHandle reference, OperatorHandle rejecting, DispatchKey device, std::shared_ptr<const Routes> routes)
-        : reference_(std::move(reference)),
-          rejecting_(std::move(rejecting)),
+    Router(const Routing& routing, DispatchKey device, std::shared_ptr<const Routes> routes)
+        : reference_(routing.reference),
+          rejecting_(routing.rejecting),
           device_(device),
           routes_(std::move(routes)),
-          writes_(reference_.schema().is_mutable()) {}
+          writes_(find(routing.op).schema().is_mutable()) {}
 
     void swap(std::shared_ptr<const Routes> routes) { std::atomic_store(&routes_, std::move(routes)); }
 
@@ -57,7 +58,7 @@ class Router final : public c10::OperatorKernel {
             }
             return;
         }
-        reference_.callBoxed(stack);
+        run_in_python(reference_, count, stack);
     }
 
   private:
@@ -83,7 +84,7 @@ class Router final : public c10::OperatorKernel {
             if (writes_ || std::strstr(e.what(), "(cudaError") != nullptr) throw;
             stack->resize(base);
             stack->insert(stack->end(), given.begin(), given.end());
-            rejecting_.callBoxed(stack);
+            run_in_python(rejecting_, given.size(), stack);
             throw;
         }
     }
@@ -124,8 +125,8 @@ class Router final : public c10::OperatorKernel {
         return true;
     }
 
-    OperatorHandle reference_;
-    OperatorHandle rejecting_;  // raises what the reference would, and computes nothing
+    const int64_t reference_;
+    const int64_t rejecting_;  // raises what the reference would, and computes nothing
     DispatchKey device_;
     std::shared_ptr<const Routes> routes_;
     const bool writes_;
@@ -146,7 +147,7 @@ void install(const std::vector<std::string>& words) {
         return;
     }
     const DispatchKey key = c10::parseDispatchKey(routing.device);
-    auto router = std::make_unique<Router>(*routing.reference, *routing.rejecting, key, std::move(routes));
+    auto router = std::make_unique<Router>(routing, key, std::move(routes));
     Router* const kept = router.get();
     const auto colons = routing.op.find("::");
     auto library =

@@ -55,23 +55,26 @@ struct Source {
 
 // An operator as autograd records it.
 struct Recorded {
-    std::string op;                      // the operator at whose keys autograd stands
-    std::string name;                    // what messages call it
-    std::vector<std::string> arguments;  // their names
-    Operator form;                       // what runs when a gradient will be wanted: itself, or its form that saves
-    Operator reference;                  // what PyTorch sees through
-    std::optional<Operator> gradient;    // the gradient operator
-    std::optional<Operator> gradient_reference;  // its reference, where it has no kernels
-    std::string missing;                         // why there is no gradient operator
-    std::optional<std::string> once;             // why its gradient cannot be differentiated; nothing: it can
-    bool by_reference;                           // autograd records what the reference does
-    std::vector<size_t> followed;                // the arguments that have gradients
-    std::optional<size_t> written;               // the argument that is written to and stands for the output
-    std::vector<size_t> updated;                 // those that are written to beside the outputs, and not followed
-    std::vector<bool> differentiable;            // for each output; the form may return extra results after them
-    std::vector<Source> sources;                 // for each argument of the gradient operator
-    OPWRIGHT_RECORD(Recorded, op, name, arguments, form, reference, gradient, gradient_reference, missing, once,
-                    by_reference, followed, written, updated, differentiable, sources)
+    std::string op;                       // the operator at whose keys autograd stands
+    std::string name;                     // what messages call it
+    std::vector<std::string> arguments;   // their names
+    Operator form;                        // what runs when a gradient will be wanted: itself, or its form that saves
+    int64_t reference;                    // the way that runs what PyTorch sees through
+    std::optional<Operator> gradient;     // the gradient operator, where it has kernels
+    std::optional<int64_t> gradient_way;  // the way that runs it, where it has none
+    std::string missing;                  // why there is no gradient operator
+    std::optional<std::string> once;      // why its gradient cannot be differentiated; nothing: it can
+    bool by_reference;                    // autograd records what the reference does
+    std::vector<size_t> followed;         // the arguments that have gradients
+    std::optional<size_t> written;        // the argument that is written to and stands for the output
+    std::vector<size_t> updated;          // those that are written to beside the outputs, and not followed
+    std::vector<bool> differentiable;     // for each output; the form may return extra results after them
+    std::vector<Source> sources;          // for each argument of the gradient operator
+
+    bool differentiates() const { return gradient || gradient_way; }
+
+    OPWRIGHT_RECORD(Recorded, op, name, arguments, form, reference, gradient, gradient_way, missing, once, by_reference,
+                    followed, written, updated, differentiable, sources)
 };
 
 // What a kernel takes for one argument.
@@ -120,8 +123,8 @@ struct Route {
 struct Routing {
     std::string op;
     std::string device;  // the dispatch key
-    Operator reference;  // takes what no kernel does
-    Operator rejecting;  // raises what the reference would, and computes nothing
+    int64_t reference;   // the way that takes what no kernel does
+    int64_t rejecting;   // the way that raises what the reference would, and computes nothing
     std::vector<Route> routes;
     OPWRIGHT_RECORD(Routing, op, device, reference, rejecting, routes)
 };

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from opwright.kit.spec import probe
 from opwright.kit.spec.extras import Extras, result_names
 from opwright.kit.spec.kinds import BASIC, TENSOR, Kind, Like, list_of
 from opwright.kit.spec.schema import EMPTY, Output, Parameter, Signature
-from opwright.kit.spec.values import copied, has_gradient, has_values, tensors
+from opwright.kit.spec.values import copied, has_gradient, has_values, tensors, tuple_of
 
 OPTIONAL_TENSOR = replace(TENSOR, schema="Tensor?", says="a Tensor or None", fast=f"{{v}} is None or {TENSOR.fast}")
 TENSORS = list_of(TENSOR)
@@ -189,7 +189,7 @@ def _assemble(
         own: tuple[Any, ...] = probe.unalias([t for value in given.values() for t in tensors(value)], out)
         return own
 
-    container = NamedTuple("Gradients", [(str(o.name), Any) for o in results])._make  # type: ignore[misc]
+    container = tuple_of(*(str(o.name) for o in results))
     rung = Rung(
         signature=Signature(tuple(parameters), results, container, single=False),
         reference=reference,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,27 +29,22 @@ def read_casts(name: str, known: dict[str, Any], casts: str | Iterable[str] | No
     return read
 
 
-def rule(find: Callable[[], Op[..., Any]], key: str) -> Callable[..., Any]:
-    """What the dispatcher calls at an autocast key."""
-    device = registry.AUTOCAST[key]
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        op = find()
-        casts = op.home.autocast
-        if casts is None:
-            return op.run_transformed(*args, **kwargs)
-        # The gradient's arguments are what the forward made of its own: cast already, or not to be.
-        names = () if op.is_gradient else casts
-        dtype = torch.get_autocast_dtype(_name(device))
-        values = op.signature.bind(args, kwargs)
-        for name in names:
-            values[name] = _cast(values[name], device, dtype)
-        positional, named = op.signature.encode(values)
-        # Only the devices' own keys are taken out: what the operator calls is cast as it says, not once more.
-        with private.ExcludeDispatchKeyGuard(_KEYS):
-            return op.overload(*positional, **named)
-
-    return run
+def run(op: Op[..., Any], keyset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the dispatcher calls at an autocast key, the first of a keyset."""
+    casts = op.home.autocast
+    if casts is None:
+        return op.run_transformed(*args, **kwargs)
+    # The gradient's arguments are what the forward made of its own: cast already, or not to be.
+    names = () if op.is_gradient else casts
+    device = registry.AUTOCAST[keyset.highestPriorityTypeId().name]
+    dtype = torch.get_autocast_dtype(_name(device))
+    values = op.signature.bind(args, kwargs)
+    for name in names:
+        values[name] = _cast(values[name], device, dtype)
+    positional, named = op.signature.encode(values)
+    # Only the devices' own keys are taken out: what the operator calls is cast as it says, not once more.
+    with private.ExcludeDispatchKeyGuard(_KEYS):
+        return op.overload(*positional, **named)
 
 
 def _name(device: str) -> str:

@@ -140,15 +140,6 @@ def dispatched(
     return _compile(name, lines, names)
 
 
-def kept_by_export(direct: Callable[..., Any], dispatched: Callable[..., Any]) -> Callable[..., Any]:
-    """A call that torch.export keeps whole: it cannot trace the derivation inside a rung."""
-
-    def choose(*args: Any, **kwargs: Any) -> Any:
-        return dispatched(*args, **kwargs) if torch.compiler.is_exporting() else direct(*args, **kwargs)
-
-    return choose
-
-
 def convert(name: str, parameter: Parameter, value: Any) -> Any:
     """The value as the parameter's kind wants it, or TypeError in the operator's words."""
     if value is None and parameter.kind.is_optional:

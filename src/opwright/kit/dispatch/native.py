@@ -13,7 +13,7 @@ import torch
 from opwright.kit import locks
 from opwright.kit.build import cache, compile, own
 from opwright.kit.build.trouble import Unavailable
-from opwright.kit.dispatch import registry, wire
+from opwright.kit.dispatch import registry, ways, wire
 
 if TYPE_CHECKING:
     from opwright.kit.dispatch.kernel import Kernel
@@ -64,11 +64,12 @@ def route(op: Op[..., Any], device: str, kernels: list[Kernel]) -> None:
     if available() is not None or not kernels:
         return
     with locks.loading:
+        entry = registry.entry_of(op.overload.name())
         routing = wire.Routing(
             op=op.overload.name(),
             device=device.upper(),
-            reference=registry.define_unrouted(op).name(),
-            rejecting=registry.define_rejecting(op).name(),
+            reference=ways.unrouted(entry),
+            rejecting=ways.rejecting(entry),
             routes=tuple(_route(op, kernel) for kernel in kernels),
         )
         torch.ops.opwright_native.install(wire.words(routing))

@@ -12,7 +12,7 @@ import torch
 
 from opwright.kit import locks, private
 from opwright.kit.derive.derive import Missing
-from opwright.kit.dispatch import native, registry, wire
+from opwright.kit.dispatch import native, registry, ways, wire
 from opwright.kit.dispatch.untraced import untraced
 from opwright.kit.spec.schema import Signature
 
@@ -38,12 +38,13 @@ def _writes_what_it_is_given(op: Op[..., Any]) -> bool:
     return op.opaque and not op.random and base is not None and base.has_rung and base.derivation.extras is None
 
 
-def take_over(entry: Entry) -> bool:
-    """Let C++ record the operator's calls from now on, if it can; whether this call brought that about."""
+def take_over(entry: Entry, *, watched: bool = False) -> bool:
+    """Let C++ record the operator's calls from now on, if it can; whether this call brought that about. While a tracer
+    looks on, only for who says so: what is traced goes on in Python then."""
     if entry.native or why_not(entry.op) is not None:
         return False
-    if private.modes() or private.innermost_transform() is not None:
-        return False  # a tracer looks on and would see the registration
+    if not watched and (private.modes() or private.innermost_transform() is not None):
+        return False
     with _lock:
         _answer_questions()
         _write(entry)
@@ -55,7 +56,7 @@ def forget(entry: Entry) -> None:
     entry.changes += 1
     entry.met.clear()  # it may have a form that saves now, which needs rules of its own
     if entry.native:
-        with private.DisableTorchDispatch():
+        with private.unwatched():
             torch.ops.opwright_native.forget(entry.overload.name())
 
 
@@ -74,7 +75,8 @@ def _write(entry: Entry) -> None:
         words = wire.words(_recorded(entry))
 
         def write(words: list[str] = words) -> None:
-            torch.ops.opwright_native.record(words)
+            with private.unwatched():
+                torch.ops.opwright_native.record(words)
             entry.native = True
 
         if registry.if_unchanged(entry, changes, write):
@@ -95,9 +97,9 @@ def _recorded(entry: Entry) -> wire.Recorded:
         name=op.name,
         arguments=tuple(p.name for p in op.signature.parameters),
         form=form.overload.name(),
-        reference=registry.define_reference(op).name(),
-        gradient=None if above is None else above.overload.name(),
-        gradient_reference=None if above is None or above.opaque else registry.define_reference(above).name(),
+        reference=ways.reference(entry),
+        gradient=above.overload.name() if above is not None and above.kernels else None,
+        gradient_way=ways.gradient(entry, above) if above is not None and not above.kernels else None,
         missing=f"{op.name}: {_missing(op)}" if above is None else "",
         once=None if above is None else above.differentiable_once,
         by_reference=op.recorded_by_reference and not in_place,

@@ -39,11 +39,9 @@ def register(op: Op[..., Any]) -> None:
         if entry is not None:
             _refuse_another(entry.op, op)
         schema = op.signature.schema(op.name)
-        # The rung of an operator that was replaced meanwhile must not take the name from its successor's.
-        below = op.role.below
-        replaced = below is not None and registry.find(below.qualname) is not below
+        replaced = _belongs_to_a_former(op)
         if entry is not None and entry.schema == schema and not replaced and _may_stand_for(op, entry.op):
-            op.overload = entry.overload
+            op.registered = entry.overload
             if op.home is op:
                 compiled.forget(entry.op)
                 _leave_behind(entry.op)
@@ -53,6 +51,16 @@ def register(op: Op[..., Any]) -> None:
             compiled.forget(entry.op)
             _leave_behind(entry.op)
         _define(op, schema, public=not replaced)
+
+
+def _belongs_to_a_former(op: Op[..., Any]) -> bool:
+    """Whether another has taken the place of an operator below: this one must not take the name from the other's."""
+    below = op.role.below
+    while below is not None:
+        if registry.find(below.qualname) not in (None, below):
+            return True
+        below = below.role.below
+    return False
 
 
 def _may_stand_for(op: Op[..., Any], known: Op[..., Any]) -> bool:
@@ -132,7 +140,7 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
         registry.being_defined.discard(f"{op.namespace}::{name}")
     packet = getattr(namespace, name)
     entry = registry.Entry(op, schema, packet.default)
-    op.overload = entry.overload
+    op.registered = entry.overload
     registry.by_overload[entry.overload.name()] = entry
     bind.bind(op)
 
@@ -150,7 +158,8 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
         whole = batching.keeps_kernels(entry.op)
         if whole and batching.innermost_is_vmap():
             return batching.run(entry.op, args, kwargs)
-        if whole and nested and entry.native and plain is not None:
+        # A gradient may be met by a transform before anybody else has called it.
+        if whole and nested and plain is not None and (entry.native or node.take_over(entry, watched=True)):
             return plain.call_boxed(keyset, *args, **kwargs)
         return entry.op.run_transformed(*args, **kwargs)
 
@@ -162,22 +171,24 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
             return entry.overload.redispatch(keyset, *args, **kwargs)  # to C++, which stands at the devices' keys now
         return record.autograd_kernel(entry.op, keyset, args, kwargs)
 
+    def casting(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        return autocast.run(entry.op, keyset, args, kwargs)
+
     def faked(*args: Any, **kwargs: Any) -> Any:
         out = fake.run(entry.op, args, kwargs)
         compiled.stamp(entry.op, registry.names_of(entry.op.home))  # now that what the reference imports is there
         return out
 
     def implement(function: Callable[..., Any], key: str, with_keyset: bool = False) -> None:
-        library.impl(name, untraced(function), key, with_keyset=with_keyset)
+        private.implement(library, name, untraced(function), key, with_keyset)
 
     for key in registry.BELOW_AUTOGRAD:
         implement(below_autograd, key)
     implement(autograd, "Autograd", with_keyset=True)
-    for key in registry.REFERENCE_KEYS:
-        if key == registry.FRONT:
-            implement(front, key, with_keyset=True)
-        else:
-            implement(autocast.rule(lambda: entry.op, key) if key in registry.AUTOCAST else reference, key)
+    implement(front, registry.FRONT, with_keyset=True)
+    implement(reference, "Batched")
+    for key in registry.AUTOCAST_KEYS:
+        implement(casting, key, with_keyset=True)
     torch.library.register_fake(f"{op.namespace}::{name}", faked, lib=library)
     if public:
         setattr(namespace, op.name, packet)

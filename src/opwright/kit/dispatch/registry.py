@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from opwright.kit import locks, private
-from opwright.kit.dispatch.untraced import untraced
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -34,7 +33,6 @@ AUTOCAST = {
     "AutocastPrivateUse1": "privateuseone",
 }
 """Autocast's keys, and the kind of device of each."""
-_KEYS = (FRONT, "Batched", *AUTOCAST)
 
 
 def known(key: str) -> bool:
@@ -45,7 +43,7 @@ def known(key: str) -> bool:
     return True
 
 
-REFERENCE_KEYS = tuple(key for key in _KEYS if known(key))
+AUTOCAST_KEYS = tuple(key for key in AUTOCAST if known(key))
 NESTED = tuple(key for key in ("NestedTensorCPU", "NestedTensorCUDA") if known(key))
 """What the key for every device leaves out."""
 BELOW_AUTOGRAD = ("CompositeExplicitAutograd", *NESTED)
@@ -64,8 +62,8 @@ class Entry:
         """The kinds of tensors, beside PyTorch's own, that it was called with since it last changed."""
         self.ruled: set[type] = set()
         """Those that have a rule for this overload."""
-        self.ways: dict[str, Any] = {}
-        """The overloads that lead past C++, once somebody needs them."""
+        self.ways: dict[Any, int] = {}
+        """The numbers of its ways back from C++, once somebody needs them."""
 
 
 lock = locks.settled(locks.REGISTER)
@@ -100,18 +98,23 @@ class _Namespace(private.OpNamespace):  # type: ignore[misc]
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return super().__getattr__(name)
+            return self._find(name)
         except AttributeError:
             qualname = f"{self.name}::{name}"
             if not name.endswith("_backward") or qualname in being_defined:
                 raise
             try:
-                recall(qualname)
+                recall(qualname).overload  # noqa: B018  it is in the dispatcher when somebody asks for it
             except (LookupError, TypeError):
                 pass  # there is no such operator, or it has no gradient
             else:
-                return super().__getattr__(name)
+                return self._find(name)
             raise
+
+    def _find(self, name: str) -> Any:
+        with lock:  # another thread may be about to define it, and it is one object
+            known = vars(self).get(name)
+            return super().__getattr__(name) if known is None else known
 
 
 being_defined: set[str] = set()
@@ -211,36 +214,3 @@ def names_of(op: Op[..., Any]) -> str:
     """The internal names that this process has given to an operator and its gradients, which graphs may hold."""
     family = re.compile(f"{re.escape(op.qualname)}(_saving)?(_backward)*")
     return " ".join(f"{name}__{n}" for name, n in sorted(versions.items()) if family.fullmatch(name))
-
-
-def define_reference(op: Op[..., Any]) -> Any:
-    """The overload that always runs the reference."""
-    return _define_way(op, "reference", lambda op: op.run_differentiated)
-
-
-def define_unrouted(op: Op[..., Any]) -> Any:
-    """The overload that runs what C++ knows no kernel for."""
-    return _define_way(op, "unrouted", lambda op: op.run_unrouted)
-
-
-def define_rejecting(op: Op[..., Any]) -> Any:
-    """The overload that raises what the reference would."""
-    return _define_way(op, "rejecting", lambda op: op.run_rejecting)
-
-
-def _define_way(op: Op[..., Any], kind: str, choose: Callable[[Op[..., Any]], Callable[..., Any]]) -> Any:
-    with lock:
-        entry = by_overload[op.overload.name()]
-        if kind not in entry.ways:
-            # A name of its own: of overloads with equal arguments PyTorch deregisters the wrong one when it ends.
-            name = f"{entry.overload.name().partition('::')[2]}__{kind}"
-            library = libraries[op.namespace]
-            library.define(op.signature.schema(name))
-
-            def run(*args: Any, **kwargs: Any) -> Any:
-                return choose(entry.op)(*args, **kwargs)
-
-            for key in (*BELOW_AUTOGRAD, "Autograd", *REFERENCE_KEYS):
-                library.impl(name, untraced(run), key)
-            entry.ways[kind] = getattr(getattr(torch.ops, op.namespace), name).default
-        return entry.ways[kind]

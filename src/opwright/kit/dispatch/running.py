@@ -11,7 +11,7 @@ from opwright.kit import private
 from opwright.kit.derive.roles import Gradient
 from opwright.kit.derive.vjp import above_autograd, below_autograd, open_to_transforms
 from opwright.kit.derive.vjp import differentiated as somebody_differentiates
-from opwright.kit.dispatch import short
+from opwright.kit.dispatch import registry, short
 from opwright.kit.dispatch.call import describe
 from opwright.kit.dispatch.kernel import Kernel, device_of
 from opwright.kit.spec import probe
@@ -141,7 +141,8 @@ def _first_call(op: Op[..., Any], args: Args, kwargs: Kwargs) -> None:
     op.home.stood = op.home.stood or op.home.digest
     op.called = True
     short.open_way(op)
-    op.define_gradient()  # a graph from a compiler's cache may call it by name, with nobody else to define it
+    if f"{op.qualname}_backward" in registry.entries:
+        op.define_gradient()  # its former self's has the name
 
 
 def refuse_captured(op: Op[..., Any]) -> None:

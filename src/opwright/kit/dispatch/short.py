@@ -65,7 +65,7 @@ def open_way(op: Op[..., Any]) -> None:
 
 def way(op: Op[..., Any]) -> Any:
     """The function in C++ that calls an opaque operator; None where Python has to."""
-    if _module is None or not op.opaque:
+    if _module is None or op.registered is None or not op.opaque:
         return None
     name, _, overload = op.overload.name().partition(".")
     known = _module.kinds.split(", ")

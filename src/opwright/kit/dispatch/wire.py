@@ -37,9 +37,9 @@ class Recorded(NamedTuple):
     name: str  # what messages call it
     arguments: tuple[str, ...]  # their names
     form: str  # what runs when a gradient will be wanted: itself, or its form that saves
-    reference: str  # what PyTorch sees through
-    gradient: str | None  # the gradient operator
-    gradient_reference: str | None  # its reference, where it has no kernels
+    reference: int  # the way that runs what PyTorch sees through
+    gradient: str | None  # the gradient operator, where it has kernels
+    gradient_way: int | None  # the way that runs it, where it has none
     missing: str  # why there is no gradient operator
     once: str | None  # why its gradient cannot be differentiated; None: it can
     by_reference: bool  # autograd records what the reference does
@@ -97,8 +97,8 @@ class Routing(NamedTuple):
 
     op: str
     device: str  # the dispatch key
-    reference: str  # takes what no kernel does
-    rejecting: str  # raises what the reference would, and computes nothing
+    reference: int  # the way that takes what no kernel does
+    rejecting: int  # the way that raises what the reference would, and computes nothing
     routes: tuple[Route, ...]
 
 
@@ -149,6 +149,7 @@ def _spell(kind: Any) -> str:
     return f"{_spell(inner)}{form}" if form else kind.__name__
 
 
+@cache
 def _form(kind: Any) -> tuple[str, Any]:
     """Whether a field holds a list, or may hold nothing, and of what; "": neither."""
     inner = get_args(kind)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +23,17 @@ def tensors(value: Any) -> list[Tensor]:
     if isinstance(value, (list, tuple)):
         return [t for v in value for t in tensors(v)]
     return []
+
+
+@cache
+def tuple_of(*names: str) -> Callable[[Iterable[Any]], Any]:
+    """What makes the tuple of gradients with these names.
+
+    >>> tuple_of("grad_x", "grad_y")([1, 2])
+    Gradients(grad_x=1, grad_y=2)
+    """
+    make: Callable[[Iterable[Any]], Any] = NamedTuple("Gradients", [(name, Any) for name in names])._make  # type: ignore[misc]
+    return make
 
 
 def copied(value: Any) -> Any:
