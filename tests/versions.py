@@ -33,7 +33,7 @@ PACKAGES = (
     "rich",
     "typer",
 )
-TESTS = ("tests/kit/test_*.py", "tests/kit/build", "tests/nn", "tests/ops", "tests/tensors")
+TESTS = ("tests/test_api.py", "tests/kit/test_*.py", "tests/kit/build", "tests/nn", "tests/ops", "tests/tensors")
 
 
 def main() -> int:

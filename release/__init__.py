@@ -1,0 +1,1 @@
+"""What a release takes: the public names and how they changed, versions, the checklist. No part of the package."""
