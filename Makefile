@@ -5,7 +5,7 @@ RUN    := $(VENV)/bin/python
 CXX_SOURCES := $(shell find src tests examples \( -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) -not -path '*/template/*')
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal --durations=30
 
-.PHONY: setup demo bench bench-cuda figures test test-all test-opinfo test-cuda test-versions soak lint format docs clean
+.PHONY: setup demo bench bench-cuda figures test test-all test-opinfo test-cuda test-versions soak lint format docs release clean
 
 setup: $(VENV)/ready
 
@@ -74,6 +74,10 @@ format: setup
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 	$(if $(CXX_SOURCES),$(VENV)/bin/clang-format -i $(CXX_SOURCES))
+
+# The checklist of a release: what holds, what to do where it does not, and the commands to run by hand.
+release: setup
+	$(RUN) -m release
 
 docs: setup
 	$(RUN) -m opwright docs docs/reference
