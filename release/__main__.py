@@ -1,6 +1,6 @@
 """The checklist of a release.
 
-    python -m release [--dry-run] [--only STEP …] [--days N]
+    python -m release [--dry-run] [--only STEP …] [--days N] [--tag TAG]
 
 Goes through the steps, says of each whether it holds and what to do where it does not, and ends with the commands to
 run by hand. It never pushes or uploads.
@@ -23,8 +23,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="build and install nothing")
     parser.add_argument("--only", action="append", choices=STEPS, help="this step; may be given several times")
     parser.add_argument("--days", type=int, default=30, help="how old stored results may be")
+    parser.add_argument("--tag", default="", help="the tag that the release has already")
     asked = parser.parse_args(arguments)
-    context = Context(days=asked.days, dry_run=asked.dry_run)
+    context = Context(days=asked.days, dry_run=asked.dry_run, tag=asked.tag)
     failed = 0
     for name, step in STEPS.items():
         if asked.only and name not in asked.only:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from opwright import version as package
-from release import api, building, changelog, deprecations, stored, versions
+from release import api, building, changelog, stored, versions
+from release.api import deprecations
 from release.api.difference import compare, told, weight
 from release.api.entries import read
 
@@ -23,6 +24,7 @@ class Context:
     today: datetime.date = field(default_factory=datetime.date.today)
     days: int = 30
     dry_run: bool = False
+    tag: str = ""
 
     def git(self, *arguments: str) -> str | None:
         """What git prints; None when it fails."""
@@ -77,6 +79,10 @@ def version(context: Context) -> Found:
         now = versions.parse(context.version)
     except ValueError as e:
         return Found(faults=[(str(e), "correct src/opwright/version.py")])
+    if context.tag and context.tag != f"v{now}":
+        return Found(
+            faults=[(f"the tag is {context.tag}, the version {now}", f"tag it v{now}, or count the version up")]
+        )
     last = changelog.last(context.releases, context.version)
     if last is None:
         return Found(f"{now} is the first release, so nothing is compared")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import opwright as ow
-from release import api, deprecations
+from release import api
+from release.api import deprecations
 from release.api.difference import compare, told
 from release.api.entries import read
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from release.api import commands, python, sources
+from release.api.deprecations import listed
 from release.api.entries import Entry, write
-from release.deprecations import listed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILE = ROOT / "tests" / "api.txt"

@@ -16,7 +16,7 @@ import torch
 import opwright as ow
 from opwright.kit import deprecated
 from opwright.kit.deprecated import Deprecation
-from release import deprecations
+from release.api import deprecations
 from release.api.entries import Entry
 
 TABLE = (
@@ -24,6 +24,8 @@ TABLE = (
     Deprecation("opwright.check(start=)", since="0.3", gone="0.4", instead="seed="),
     Deprecation("opwright.check(fast=)", since="0.3", gone="0.5"),
     Deprecation("older.cubed", since="0.3", gone="0.4", instead="older.cube"),
+    Deprecation("older", since="0.3", gone="0.4", instead="opwright.nn"),
+    Deprecation("older.Old.size", since="0.3", gone="0.4", instead="older.New.size"),
     Deprecation("opwright bench --fast", since="0.3", gone="0.4", instead="--quick"),
     Deprecation("OPWRIGHT_FAST", since="0.3", gone="0.4", instead="OPWRIGHT_QUICK"),
 )
@@ -103,6 +105,48 @@ def test_an_old_name_of_a_module_is_the_new_thing_and_warns(
         older.squared  # noqa: B018
 
 
+def test_a_property_warns_where_it_is_read(
+    said: list[warnings.WarningMessage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Old:
+        @property
+        @deprecated.function("older.Old.size")
+        def size(self) -> int:
+            """Its size."""
+            return 3
+
+    assert Old().size == 3
+    assert places(said) == ["assert Old().size == 3"]
+    older: Any = ModuleType("older")
+    older.Old = Old
+    monkeypatch.setitem(sys.modules, "older", older)
+    assert not [m for m in deprecations.missing("0.3.0", []) if "older.Old" in m]
+
+
+def test_a_module_that_moved_gives_the_names_of_the_new_one(
+    said: list[warnings.WarningMessage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older: Any = ModuleType("older")
+    older.__getattr__ = deprecated.module("older", "opwright.nn")
+    monkeypatch.setitem(sys.modules, "older", older)
+    assert not [m for m in deprecations.missing("0.3.0", []) if m.startswith("older:")]
+    assert older.Cube is ow.nn.Cube
+    assert places(said) == ["assert older.Cube is ow.nn.Cube"]
+    with pytest.raises(AttributeError, match=r"'opwright\.nn' has no attribute 'Cubed'"):
+        older.Cubed  # noqa: B018
+
+
+def test_an_old_function_costs_no_graph(said: list[warnings.WarningMessage]) -> None:
+    @deprecated.function("opwright.measure")
+    @deprecated.parameter("opwright.check(start=)", to="seed")
+    def measure(x: torch.Tensor, *, seed: int = 0) -> torch.Tensor:
+        return x + seed
+
+    compiled: Any = torch.compile(measure, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(torch.ones(2), start=1), torch.full((2,), 2.0))
+    assert not said
+
+
 def test_an_old_variable_is_read_where_the_new_one_is_not_set(
     said: list[warnings.WarningMessage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +189,7 @@ def test_an_overdue_deprecation_is_found() -> None:
     assert deprecations.overdue("0.3.7") == []
     (first, *others) = deprecations.overdue("0.4.0")
     assert first.startswith("opwright.measure was to be gone in 0.4, and this is 0.4.0: take it out")
-    assert len(others) == 4  # all but the one that has until 0.5
+    assert len(others) == 6  # all but the one that has until 0.5
 
 
 def test_a_deprecated_name_that_is_gone_too_soon_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +204,7 @@ def test_a_deprecated_name_that_is_gone_too_soon_is_found(monkeypatch: pytest.Mo
     monkeypatch.setattr(ow, "measure", deprecated.function("opwright.measure")(measure))
     monkeypatch.setattr(ow, "check", deprecated.parameter("opwright.check(fast=)")(ow.check))
     left = {m.partition(":")[0] for m in deprecations.missing("0.3.0", [*public, Entry("variable", "OPWRIGHT_FAST")])}
-    assert left == {"opwright.check(start=)", "older.cubed"}
+    assert left == {"opwright.check(start=)", "older", "older.cubed", "older.Old.size"}
     assert {m.partition(":")[0] for m in deprecations.missing("0.4.0", public)} == set()
 
 

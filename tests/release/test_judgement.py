@@ -170,7 +170,10 @@ def test_the_version_is_held_against_the_names_of_the_last_tag(repository: Conte
     assert "function opwright.new_one is new" in what
     repository.version = "0.2"
     assert "must be MAJOR.MINOR.PATCH" in steps.version(repository).faults[0][0]
-    repository.version = "0.2.0"
+    repository.version, repository.tag = "0.2.0", "v0.2.1"
+    assert "the tag is v0.2.1, the version 0.2.0" in steps.version(repository).faults[0][0]
+    repository.tag = "v0.2.0"
+    assert steps.version(repository).faults == []
     repository.git("tag", "--delete", "v0.1.0")
     assert "there is no tag v0.1.0" in steps.version(repository).faults[0][0]
 

@@ -19,6 +19,7 @@ are taken out.
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import re
 import sys
@@ -27,6 +28,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
+
+import torch
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -103,13 +106,13 @@ def find(what: str) -> Deprecation:
 
 
 def function(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator: the function, method or class warns when it is called."""
+    """A decorator: the function or method warns when it is called; below `@property`, when it is read."""
     line = find(what)
 
     def decorate(old: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(old)
         def warned(*args: P.args, **kwargs: P.kwargs) -> R:
-            warnings.warn(str(line), DeprecationWarning, stacklevel=2)
+            _warn(line, 2)
             return old(*args, **kwargs)
 
         warned.__deprecated__ = str(line)  # type: ignore[attr-defined]  # the attribute of warnings.deprecated
@@ -130,7 +133,7 @@ def parameter(what: str, *, to: str | None = None) -> Callable[[Callable[P, R]],
             if name in kwargs:
                 if to in kwargs:
                     raise TypeError(f"{new.__name__}: {name} is the old name of {to}; give {to} alone")
-                warnings.warn(str(line), DeprecationWarning, stacklevel=2)
+                _warn(line, 2)
                 value = kwargs.pop(name)
                 if to is not None:
                     kwargs[to] = value
@@ -144,16 +147,34 @@ def parameter(what: str, *, to: str | None = None) -> Callable[[Callable[P, R]],
 
 
 def attribute(owner: str, name: str, values: Mapping[str, Callable[[], Any]]) -> Any:
-    """What a `__getattr__` of a module or class gives for an old name; AttributeError for any other, which it may catch
-    to word its own. The warning names the line that asked.
+    """What the `__getattr__` of a module gives for an old name, of an operator or of anything else; AttributeError for
+    any other, which it may catch to word its own. The warning names the line that asked.
 
-        def __getattr__(name):
-            return deprecated.attribute(__name__, name, {"measure": lambda: bench})
+    def __getattr__(name):
+        return deprecated.attribute(__name__, name, {"measure": lambda: bench})
     """
     if name not in values:
         raise AttributeError(f"{owner} has no {name!r}")
-    warnings.warn(str(find(f"{owner}.{name}")), DeprecationWarning, stacklevel=3)
+    _warn(find(f"{owner}.{name}"), 3)
     return values[name]()
+
+
+def module(what: str, to: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a module that moved: its names are those of the module `to`.
+
+    __getattr__ = deprecated.module("opwright.kit.old", "opwright.kit.new")
+    """
+    line = find(what)
+
+    def moved(name: str) -> Any:
+        if name.startswith("__"):  # what Python itself asks a module for
+            raise AttributeError(f"{what} has no {name!r}")
+        value = getattr(importlib.import_module(to), name)
+        _warn(line, 2)
+        return value
+
+    moved.__deprecated__ = str(line)  # type: ignore[attr-defined]
+    return moved
 
 
 def variable(old: str, new: str | None = None) -> str:
@@ -162,13 +183,20 @@ def variable(old: str, new: str | None = None) -> str:
     given = os.environ.get(new, "") if new is not None else ""
     if given or not os.environ.get(old, ""):
         return given
-    warnings.warn(str(line), DeprecationWarning, stacklevel=_outside())
+    _warn(line, _outside())
     return os.environ[old]
 
 
 def option(what: str) -> None:
     """Tell the user of a command that an option it was given is deprecated."""
     print(f"opwright: {find(what)}", file=sys.stderr)
+
+
+def _warn(line: Deprecation, level: int) -> None:
+    """Warn at the place that many frames above the caller. Compiled code is silent: Dynamo traces no warning, and an
+    old name shall not cost a graph that was whole."""
+    if not torch.compiler.is_compiling():
+        warnings.warn(str(line), DeprecationWarning, stacklevel=level + 1)
 
 
 def _outside() -> int:
