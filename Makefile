@@ -5,7 +5,7 @@ RUN    := $(VENV)/bin/python
 CXX_SOURCES := $(shell find src tests examples \( -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) -not -path '*/template/*')
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal --durations=30
 
-.PHONY: setup demo bench bench-cuda figures test test-all test-opinfo test-cuda test-versions soak lint format docs release clean
+.PHONY: setup demo bench bench-cuda figures test test-all test-opinfo test-cuda test-versions soak lint format docs release wheels clean
 
 setup: $(VENV)/ready
 
@@ -78,6 +78,10 @@ format: setup
 # The checklist of a release: what holds, what to do where it does not, and the commands to run by hand.
 release: setup
 	$(RUN) -m release
+
+# The files of a release alone, into dist/, tried in an environment of their own. TAG: the tag they are for.
+wheels: setup
+	$(RUN) -m release $(if $(TAG),--tag "$$TAG" --only version --only changelog) --only build --only install
 
 docs: setup
 	$(RUN) -m opwright docs docs/reference
