@@ -43,7 +43,7 @@ def weight(changes: Iterable[Change]) -> Weight | None:
     return "breaking" if "breaking" in weights else "additive" if weights else None
 
 
-def told(changes: Sequence[Change]) -> str:
+def told(changes: Sequence[Change], *, accepted: bool = False) -> str:
     """The changes for a reader: what each is, what they ask of the version, and how to accept them."""
     if not changes:
         return "the public names are those of tests/api.txt"
@@ -57,6 +57,8 @@ def told(changes: Sequence[Change]) -> str:
     else:
         asks = "All of it is additive: the next version is a minor one."
     accept = "To accept it: python -m release.api, and an entry in CHANGELOG.md."
+    if accepted:
+        accept = "tests/api.txt has it now; give it an entry in CHANGELOG.md."
     return "\n".join(["the public names changed:", *lines, asks, accept])
 
 

@@ -55,15 +55,17 @@ def declarations(text: str) -> list[tuple[str, str]]:
     """The public names of a header with their declarations: those of namespace opwright, without its inner one.
 
     >>> declarations("namespace opwright { struct Row { int n; }; inline int two(int x) { return 2; } }")
-    [('opwright::Row', 'struct Row'), ('opwright::two', 'int two(int x)')]
+    [('opwright::Row', 'struct Row { int n; }'), ('opwright::two', 'int two(int x)')]
     """
-    found, spaces, statement, depth = [], list[str](), "", 0
+    found, spaces, statement, body, depth = [], list[str](), "", "", 0
     for letter in _plain(text):
-        if depth:  # in a body, which says how and not what
+        if depth:  # in a body, which says how and not what, unless it lists the members that one fills in
             depth += (letter == "{") - (letter == "}")
+            body += letter
             if not depth:
-                found.append((list(spaces), statement))
-                statement = ""
+                plain = re.match(r"\s*(?:struct|enum)\b", statement) and "(" not in body
+                found.append((list(spaces), f"{statement}{{{body}" if plain else statement))
+                statement = body = ""
         elif statement.count("(") > statement.count(")"):  # braces among parameters are defaults
             statement += letter
         elif letter == "{" and (space := re.fullmatch(r"\s*(?:inline )?namespace ([\w:]*)\s*", statement)):

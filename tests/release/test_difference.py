@@ -82,6 +82,8 @@ def test_declarations_of_a_header_are_those_that_kernels_see() -> None:
     inline T twice(const T& x, const More&... more) { if (x) { return x; } return 2 * x; }
     OPWRIGHT_NOINLINE void Layout::method() { call("}"); }
     struct Grid { int blocks; void run() const; };
+    struct Sizes { int64_t rows;  // of a matrix
+                   int64_t columns = 1; };
     constexpr int grain = 4;
     Tensor with_default(const Tensor& x, const std::optional<Tensor>& bias = {});
     namespace simd { float exp(float x); }
@@ -92,6 +94,7 @@ def test_declarations_of_a_header_are_those_that_kernels_see() -> None:
         ("opwright::Tensor", "using torch::stable::Tensor"),
         ("opwright::twice", "template <class T, class... More> T twice(const T& x, const More&... more)"),
         ("opwright::Grid", "struct Grid"),
+        ("opwright::Sizes", "struct Sizes { int64_t rows; int64_t columns = 1; }"),
         ("opwright::grain", "constexpr int grain = 4"),
         ("opwright::with_default", "Tensor with_default(const Tensor& x, const std::optional<Tensor>& bias = {})"),
         ("opwright::simd::exp", "float exp(float x)"),
