@@ -79,6 +79,7 @@ def test_a_renamed_keyword_reaches_the_new_parameter(said: list[warnings.Warning
     assert old("op", start=2) == ("op", 2)
     assert places(said) == ['assert old("op", start=2) == ("op", 2)']
     assert old("op", fast=True) == ("op", 0)
+    assert places(said)[1] == 'assert old("op", fast=True) == ("op", 0)'  # below two decorators
     assert "opwright.check(fast=) is deprecated since 0.3 and gone in 0.5; leave it out" in str(said[1].message)
     with pytest.raises(TypeError, match="start is the old name of seed; give seed alone"):
         old("op", start=2, seed=1)

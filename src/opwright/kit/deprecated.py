@@ -112,7 +112,7 @@ def function(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def decorate(old: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(old)
         def warned(*args: P.args, **kwargs: P.kwargs) -> R:
-            _warn(line, 2)
+            _warn(line)
             return old(*args, **kwargs)
 
         warned.__deprecated__ = str(line)  # type: ignore[attr-defined]  # the attribute of warnings.deprecated
@@ -133,7 +133,7 @@ def parameter(what: str, *, to: str | None = None) -> Callable[[Callable[P, R]],
             if name in kwargs:
                 if to in kwargs:
                     raise TypeError(f"{new.__name__}: {name} is the old name of {to}; give {to} alone")
-                _warn(line, 2)
+                _warn(line)
                 value = kwargs.pop(name)
                 if to is not None:
                     kwargs[to] = value
@@ -150,12 +150,12 @@ def attribute(owner: str, name: str, values: Mapping[str, Callable[[], Any]]) ->
     """What the `__getattr__` of a module gives for an old name, of an operator or of anything else; AttributeError for
     any other, which it may catch to word its own. The warning names the line that asked.
 
-    def __getattr__(name):
-        return deprecated.attribute(__name__, name, {"measure": lambda: bench})
+        def __getattr__(name):
+            return deprecated.attribute(__name__, name, {"measure": lambda: bench})
     """
     if name not in values:
         raise AttributeError(f"{owner} has no {name!r}")
-    _warn(find(f"{owner}.{name}"), 3)
+    _warn(find(f"{owner}.{name}"), above=1)  # its __getattr__
     return values[name]()
 
 
@@ -170,7 +170,7 @@ def module(what: str, to: str) -> Callable[[str], Any]:
         if name.startswith("__"):  # what Python itself asks a module for
             raise AttributeError(f"{what} has no {name!r}")
         value = getattr(importlib.import_module(to), name)
-        _warn(line, 2)
+        _warn(line)
         return value
 
     moved.__deprecated__ = str(line)  # type: ignore[attr-defined]
@@ -183,7 +183,7 @@ def variable(old: str, new: str | None = None) -> str:
     given = os.environ.get(new, "") if new is not None else ""
     if given or not os.environ.get(old, ""):
         return given
-    _warn(line, _outside())
+    _warn(line, inside=_PACKAGE)  # nobody in the package has set it
     return os.environ[old]
 
 
@@ -192,16 +192,16 @@ def option(what: str) -> None:
     print(f"opwright: {find(what)}", file=sys.stderr)
 
 
-def _warn(line: Deprecation, level: int) -> None:
-    """Warn at the place that many frames above the caller. Compiled code is silent: Dynamo traces no warning, and an
-    old name shall not cost a graph that was whole."""
-    if not torch.compiler.is_compiling():
-        warnings.warn(str(line), DeprecationWarning, stacklevel=level + 1)
-
-
-def _outside() -> int:
-    """The stack level, for the caller, of the first frame outside the package: nobody inside has set a variable."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        level, frame = level + 1, frame.f_back
-    return level
+def _warn(line: Deprecation, *, inside: str = __file__, above: int = 0) -> None:
+    """Warn at the first frame that is not of the file or folder `inside`, or so many above it. Compiled code is silent:
+    Dynamo traces no warning, and an old name shall not cost a graph that was whole."""
+    if torch.compiler.is_compiling():
+        return
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None:
+        file = frame.f_code.co_filename
+        importing = "importlib" in file and "_bootstrap" in file  # frames that warnings does not count
+        if not importing and not file.startswith(inside):
+            break
+        level, frame = level + (not importing), frame.f_back
+    warnings.warn(str(line), DeprecationWarning, stacklevel=level + above)
