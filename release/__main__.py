@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"✗ {name}: {what}\n    → {do}", flush=True)
         failed += bool(found.faults)
     if failed:
-        print(f"{failed} of the steps do not hold: this is no release yet")
+        print(f"no release yet: {failed} of {len(asked.only or STEPS)} steps failed")
     return 1 if failed else 0
 
 
