@@ -31,7 +31,7 @@ FLOORS["op"] = [*FLOORS["dispatch"], "dispatch"]  # Op itself, and what makes an
 OPERATORS = {"op", "declare", "define", "packages", "load"}
 ABOVE = [*FLOORS["op"], "op"]
 FLOORS["workers"] = ABOVE
-FLOORS |= dict.fromkeys(("explain", "pages", "scaffold", "doctor"), ABOVE)
+FLOORS |= dict.fromkeys(("explain", "pages", "scaffold", "doctor", "ship"), ABOVE)
 FLOORS |= {"check": [*ABOVE, "truth", "workers"], "bench": [*ABOVE, "truth", "workers", "explain"]}
 
 

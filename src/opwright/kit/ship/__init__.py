@@ -1,0 +1,1 @@
+"""From built libraries to files that other machines can use."""
