@@ -167,15 +167,23 @@ def _stand_in(plan: Plan, log: list[str], log_file: Path, private: Path) -> Path
 
 
 def _link_command(plan: Plan, objects: list[Path], before: list[Path]) -> list[str]:
-    # libtorch_cpu by name: symbols found through libtorch alone are missing in other processes.
     folders = [f"-L{p}" for p in (*before, toolchain.torch_libraries())]
     link = [*toolchain.compiler().command, "-shared", *map(str, objects), *folders]
     if plan.device == "cuda":
         # CUDA's runtime goes into the library: another torch may bring another one.
         link += [f"-L{p}" for p in cuda.nvcc().libraries]
         link += [*(["-lcudadevrt"] if plan.options.rdc else []), "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
-    python = ["-ltorch_python"] if plan.uses_python else []
-    return [*link, "-Wl,--no-as-needed", "-ltorch_cpu", "-ltorch", "-lc10", *python, *plan.options.ldflags]
+    # libtorch_cpu by name: symbols found through libtorch alone are missing in other processes.
+    torch = ["-ltorch_cpu"]
+    if plan.options.abi != "stable":
+        torch += ["-ltorch", "-lc10"]
+    else:
+        # PyTorch's libraries carry parts of libstdc++ and give them away without versions. What is taken from there is
+        # missing under a torch that was built otherwise, and the library does not say that it needs it.
+        link += ["-Wl,--as-needed", "-lstdc++"] if toolchain.compiler().is_gcc else []
+        torch += ["-ltorch"] if plan.device == "cuda" else []  # it brings libtorch_cuda, where torch has that
+    torch += ["-ltorch_python"] if plan.uses_python else []
+    return [*link, "-Wl,--no-as-needed", *torch, *plan.options.ldflags]
 
 
 _interrupted = -math.inf

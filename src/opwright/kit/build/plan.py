@@ -16,7 +16,7 @@ from opwright.kit.build import cuda, toolchain
 from opwright.kit.locks import unlocked_property
 from opwright.kit.spec.options import Options
 
-FORMAT = 3
+FORMAT = 4
 """Counted up when the way libraries are built changes, so that old ones are not taken for new."""
 
 STABLE_TARGET = "0x020a000000000000"
@@ -57,6 +57,8 @@ class Plan:
         usual += ["-O1", "-g", "-DOPWRIGHT_DEBUG"] if self.options.debug else optimised
         stable = self.options.abi == "stable"
         usual.append(f"-DTORCH_TARGET_VERSION={STABLE_TARGET}" if stable else "-DOPWRIGHT_ATEN")
+        # The stable headers show their functions for CUDA only to those who ask, in .cu files as in .cpp files.
+        usual += ["-DUSE_CUDA"] if stable and self.device == "cuda" else []
         return usual
 
     @unlocked_property
