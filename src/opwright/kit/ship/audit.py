@@ -34,6 +34,7 @@ TORCH_ALONE = {"libtorch_python.so", "libc10_cuda.so"}
 _PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 _CPP_OF_TORCH = re.compile(r"_Z.*(?<![0-9])(2at|3c10|5torch|6caffe2)")
 _C_OF_TORCH = re.compile(r"aoti_\w+|torch_\w+")
+_STD = re.compile(r"_Z(N[KVRO]*|T[VTISHW]N?|GV)?S[tabsiod]")
 
 Abi = Literal["stable", "aten"]
 
@@ -117,7 +118,7 @@ class _Foreign:
                 found.c.append(name)
             elif name in library.weak:
                 pass  # it may be missing: what compilers ask for, just in case
-            elif name.startswith("_Z"):
+            elif _STD.match(name):
                 found.std.append(name)
             else:
                 found.others.append(name)
@@ -185,8 +186,7 @@ def _of_symbols(foreign: _Foreign) -> Iterator[str]:
     if foreign.std:
         yield (
             f"it takes C++ functions from a library that gives them no version, as PyTorch's give away parts of "
-            f"libstdc++ that they carry: {_some(foreign.std)}; link libstdc++ before that library, or add the source "
-            f"that defines them"
+            f"libstdc++ that they carry: {_some(foreign.std)}; link libstdc++ before that library, by -lstdc++"
         )
     if foreign.others:
         yield (

@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 Release = tuple[int, int]
 
@@ -29,7 +30,7 @@ class Symbol:
 @lru_cache
 def symbols() -> dict[str, Symbol]:
     """All of them, by name."""
-    table = json.loads(TABLE.read_text(encoding="utf-8"))
+    table = _table()
     gone = {name: release_of(text) for text, names in table["gone"].items() for name in names}
     return {
         name: Symbol(library, release_of(text), gone.get(name))
@@ -41,7 +42,12 @@ def symbols() -> dict[str, Symbol]:
 
 def looked_at() -> tuple[str, ...]:
     """The releases that the table was made from, oldest first."""
-    return tuple(json.loads(TABLE.read_text(encoding="utf-8"))["torch"])
+    return tuple(_table()["torch"])
+
+
+@lru_cache
+def _table() -> dict[str, Any]:
+    return json.loads(TABLE.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def release_of(version: str) -> Release:
