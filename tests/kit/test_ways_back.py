@@ -1,4 +1,4 @@
-"""What C++ hands back to Python: every kind of value arrives as it was given; and gradients are defined when asked for."""
+"""What C++ hands back to Python arrives as it was given; and gradients are defined when somebody asks for them."""
 
 from __future__ import annotations
 
