@@ -98,14 +98,15 @@ def test_every_dtype_layout_and_format_crosses() -> None:
         return x * 2
 
     arrived: list[Any] = []
-    found = {kind: [v for v in vars(torch).values() if isinstance(v, kind)] for kind in (torch.dtype, torch.layout)}
+    dtypes = {v for v in vars(torch).values() if isinstance(v, torch.dtype)}
+    layouts = {v for v in vars(torch).values() if isinstance(v, torch.layout)}
     formats = [torch.contiguous_format, torch.channels_last, torch.channels_last_3d, torch.preserve_format]
     x = torch.ones(2, requires_grad=True)
-    for dtype in {*found[torch.dtype]}:
+    for dtype in dtypes:
         arrived.clear()
         told(x, dtype, torch.strided, torch.preserve_format).sum().backward()
         assert {each[0] for each in arrived} == {dtype}
-    for layout, format in zip({*found[torch.layout]}, formats * 9, strict=False):
+    for layout, format in zip(layouts, formats * 9, strict=False):
         arrived.clear()
         told(x, torch.float32, layout, format).sum().backward()
         assert {each[1:] for each in arrived} == {(layout, format)}

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 import opwright as ow
-from opwright.cli import building, checking, measuring, reporting
+from opwright.cli import building, checking, measuring, reporting, shipping
 from opwright.cli.choosing import Names, chosen
 from opwright.cli.tensors import app as tensors_app
 from opwright.kit import doctor as kit_doctor
@@ -33,6 +33,7 @@ app.command()(checking.check)
 app.command()(building.cache)
 app.command()(measuring.bench)
 app.command()(reporting.report)
+app.command()(shipping.wheel)
 app.add_typer(tensors_app, name="tensors", help="Types that torch functions accept.")
 console = Console()
 

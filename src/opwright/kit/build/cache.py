@@ -122,7 +122,7 @@ class Entry:
     def to_load(self) -> str:
         """The library's path, if the file that was read is still there."""
         try:
-            there = _identity(self.library.lstat())
+            there = identity(self.library.lstat())
         except OSError:
             there = ()
         if there != self.seen:
@@ -134,7 +134,8 @@ class Changed(Unavailable):
     """An entry is not there any more as it was looked up: another process has pruned the cache, or built anew."""
 
 
-def _identity(found: os.stat_result) -> tuple[int, ...]:
+def identity(found: os.stat_result) -> tuple[int, ...]:
+    """What tells a file from any other that takes its place."""
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
@@ -177,7 +178,7 @@ def _read(file: Path, prebuilt: bool) -> tuple[bytes, tuple[int, ...]]:
     with open(descriptor, "rb") as opened:
         found = os.fstat(descriptor)
         refuse_shared(file, prebuilt=prebuilt, found=found)
-        return opened.read(), _identity(found)
+        return opened.read(), identity(found)
 
 
 def _unchanged(path: str, digest: str) -> bool:
@@ -248,7 +249,7 @@ def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]], alone: b
         for file in private.iterdir():
             file.chmod(0o644)  # whatever the umask: what a group can write is not loaded
             _flush(file)
-        seen = _identity(library.stat())
+        seen = identity(library.stat())
         place = root / "entries" / key
         first = _publish(root, private, place)
         return Entry(place / LIBRARY, about, seen) if first is None else first

@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 
 from opwright.kit import locks
-from opwright.kit.build import cache, compile, cuda, own, prebuilt, toolchain
+from opwright.kit.build import cache, compile, cuda, own, prebuilt, shipped, toolchain
 from opwright.kit.build.bound import Bound
 from opwright.kit.build.foreign import refuse_foreign
 from opwright.kit.build.plan import Plan
-from opwright.kit.build.trouble import BuildError, NoCache, Unavailable
+from opwright.kit.build.trouble import BuildError, NoCache, Refused, Unavailable
 from opwright.kit.spec.options import Options
 
 
@@ -26,6 +26,8 @@ class Library:
         self.file, self.namespace, self.options, self.device = file, namespace, options, device
         self.key: str | None = None
         """The key of what is loaded; None before."""
+        self.loaded: Path | None = None
+        """The file that is loaded."""
         self.trouble: str | None = None
         """Why it could not be had, once that was tried."""
         self.bound: list[Bound] = []
@@ -77,25 +79,21 @@ class Library:
 
     def compile(self, force: bool = False) -> None:
         """Build it if need be, without loading it. What stands in the way is told by `load`."""
-        plan = self.plan()
-        if all(s.is_file() for s in plan.sources):
-            with contextlib.suppress(Unavailable):
-                self.find(plan, force)
+        with contextlib.suppress(Unavailable, Refused):
+            self.find(self.plan(), force)
 
     def cached(self) -> bool:
         """Whether the cache holds it as its sources are now."""
         try:
             plan = self.plan()
-            return _made_elsewhere(plan) is not None or cache.look_up(cache.open_folder(), plan.key) is not None
-        except (Unavailable, OSError):
+            made = self._shipped(plan)[0] or _made_elsewhere(plan)
+            return made is not None or cache.look_up(cache.open_folder(), plan.key) is not None
+        except (Unavailable, Refused, OSError):
             return False
 
     def _load(self, force: bool) -> None:
         plan = self.plan()
-        missing = next((s for s in plan.sources if not s.is_file()), None)
-        if missing is not None:
-            raise BuildError(f"{plan.name}: there is no source {missing}")
-        if self._failed[0] == plan.key:
+        if self._failed[0] and self._failed[0] == plan.key:
             raise BuildError(self._failed[1])
         try:
             try:
@@ -118,10 +116,39 @@ class Library:
                     torch.ops.load_library(entry.to_load())
             except OSError as e:
                 raise Unavailable(_about_loading(str(e.__cause__ or e))) from None
+        self.loaded = entry.library
         return key
 
     def find(self, plan: Plan, force: bool = False, hint: Callable[[], str] = str) -> cache.Entry:
-        """The built library: from a folder of prebuilt ones, from the cache, or built now, with a hint said then."""
+        """The built library: as its package shipped it, from a folder of prebuilt ones, from the cache, or built now,
+        with a hint said then."""
+        made, unfit = (None, None) if force else self._shipped(plan)
+        if made is not None:
+            return made
+        try:
+            return self._found_or_built(plan, force, hint)
+        except Unavailable as e:
+            if unfit is None:
+                raise
+            raise Unavailable(f"{unfit}; and it cannot be built: {e}") from None
+
+    def _shipped(self, plan: Plan) -> tuple[cache.Entry | None, Unavailable | None]:
+        """What its package has for it, or why that does not run here."""
+        there = all(source.is_file() for source in plan.sources)
+        # opwright's headers count for its own operators: elsewhere its version does.
+        ours = toolchain.INCLUDE.parent
+        headers = plan.headers if there else ()
+        inside = [f for f in headers if self.file.is_relative_to(ours) or not f.is_relative_to(ours)]
+        try:
+            given = self.file, (*plan.sources, *inside), self.namespace, self.device, plan.options
+            return shipped.look_up(*given), None
+        except Unavailable as e:
+            return None, e
+
+    def _found_or_built(self, plan: Plan, force: bool, hint: Callable[[], str]) -> cache.Entry:
+        missing = next((s for s in plan.sources if not s.is_file()), None)
+        if missing is not None:
+            raise Unavailable(f"there is no source {missing}; write it, or install the package again")
         if self.guarded:
             for file in (*plan.sources, *plan.headers):
                 if not file.is_relative_to(toolchain.INCLUDE):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sysconfig
+from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import torch
 
-from opwright.kit.build import cache, toolchain
+from opwright.kit.build import cache, shipped, toolchain
 from opwright.kit.build.plan import Plan
 from opwright.kit.build.trouble import Unavailable
 from opwright.kit.spec.options import Options
@@ -38,9 +41,32 @@ def guard(device: str = "cpu") -> Plan:
     return Plan("check", (NATIVE / "guard" / "cpu.cpp",), Options(abi="aten"))
 
 
+def parts() -> dict[str, Plan]:
+    """Those of them that are used without being asked for, by the names that they are shipped under."""
+    found = {"native": native(), "call": call(), "check": guard()}
+    return {name: plan for name, plan in found.items() if plan is not None}
+
+
+def built(part: str, plan: Callable[[], Plan | None]) -> cache.Entry | None:
+    """A part as it came with the package for this torch and Python, else as it was built here; None: neither."""
+    entry = shipped.own_part(part, content())
+    if entry is not None:
+        return entry
+    wanted = plan()
+    return None if wanted is None else cache.look_up(cache.open_folder(), wanted.key)
+
+
+@lru_cache
+def content() -> str:
+    """The hash of all of it, by which what was shipped is told from what was built of other sources."""
+    files = sorted(file for file in NATIVE.rglob("*") if file.suffix in (".cpp", ".h"))
+    names = [f"{file.relative_to(NATIVE).as_posix()} {shipped.digest_of(file)}" for file in files]
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()
+
+
 def keys() -> set[str]:
     """The keys of all of them, as this version has them."""
-    return {plan.key for plan in (native(), call(), guard()) if plan is not None}
+    return {plan.key for plan in parts().values()}
 
 
 def free_threaded() -> bool:
@@ -59,6 +85,6 @@ def missed() -> bool:
     if os.environ.get("OPWRIGHT_NATIVE", "") == "0" or too_new() is not None:
         return False
     try:
-        return cache.look_up(cache.open_folder(), native().key) is None
+        return built("native", native) is None
     except Unavailable:
         return False

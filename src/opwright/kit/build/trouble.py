@@ -14,6 +14,10 @@ class WrongKernel(BuildError):
     """A source compiles, and what it binds does not fit the operator."""
 
 
+class Refused(RuntimeError):
+    """A library that came with a package must not be loaded: somebody may have changed it."""
+
+
 class Unavailable(RuntimeError):
     """This machine cannot build or keep the library right now; references run instead."""
 

@@ -6,14 +6,14 @@ import contextlib
 import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
 
-from opwright.kit.build import cache, compile, own
+from opwright.kit.build import compile, own
 from opwright.kit.build.library import forbidden, libraries
-from opwright.kit.build.trouble import BuildError, Unavailable
+from opwright.kit.build.trouble import BuildError, Refused, Unavailable
 
 MOST = 64
 """Writes of one call that are reported."""
@@ -39,13 +39,13 @@ class Guard:
 
     def __init__(self) -> None:
         try:
-            plan = own.guard(self.device)
-            entry = cache.look_up(cache.open_folder(), plan.key) if forbidden() else compile.build(plan)
+            plan = partial(own.guard, self.device)
+            entry = own.built(plan().name, plan) or (None if forbidden() else compile.build(plan()))
             if entry is None:
                 raise NoGuard("its guard is not built and OPWRIGHT_BUILD=0 forbids building")
             self.path = entry.to_load()
             self.library = ctypes.CDLL(self.path)
-        except (Unavailable, BuildError, OSError) as e:
+        except (Unavailable, Refused, BuildError, OSError) as e:
             raise NoGuard(f"its guard cannot be built here: {str(e).splitlines()[0]}") from None
         self.library.opwright_guard_start.argtypes = [ctypes.c_uint8, ctypes.c_uint8]
 
@@ -175,14 +175,4 @@ def check_mode(seed: int, watch: bool = False) -> Iterator[None]:
 
 def loaded_kernels() -> list[Path]:
     """The libraries of kernels that this process has loaded."""
-    try:
-        root = cache.open_folder()
-    except Unavailable:
-        return []
-    found = []
-    for each in libraries():
-        if each.key is not None:
-            entry = cache.look_up(root, each.plan().key)
-            if entry is not None:
-                found.append(entry.library)
-    return found
+    return [library.loaded for library in libraries() if library.loaded is not None]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from opwright.kit import locks
-from opwright.kit.build import cache, compile, own
-from opwright.kit.build.trouble import Unavailable
+from opwright.kit.build import compile, own
+from opwright.kit.build.trouble import Refused, Unavailable
 from opwright.kit.dispatch import registry, ways, wire
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ def available() -> str | None:
     if why is not None:
         return why
     try:
-        entry = cache.look_up(cache.open_folder(), own.native().key)
+        entry = own.built("native", own.native)
         if entry is None:
             return "the C++ of opwright's own is not built (run `opwright build`)"
         library = entry.to_load()
         with locks.loading:
             torch.ops.load_library(library)
             describe = ctypes.CDLL(library).opwright_wire
-    except (Unavailable, OSError, AttributeError) as e:
+    except (Unavailable, Refused, OSError, AttributeError) as e:
         return str(e)
     describe.restype = ctypes.c_char_p
     return wire.difference(describe().decode())

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from opwright.kit import locks
-from opwright.kit.build import cache, compile, own
-from opwright.kit.build.trouble import Unavailable
+from opwright.kit.build import compile, own
+from opwright.kit.build.trouble import Refused, Unavailable
 from opwright.kit.dispatch import native
 from opwright.kit.spec.kinds import BASIC, NUMBER, TENSOR, Kind
 
@@ -44,11 +44,10 @@ def look() -> str | None:
     if own.free_threaded():
         return "it needs the global lock, which a free-threaded Python is built without"
     try:
-        wanted = own.call()
-        if wanted is None:
-            return "Python's headers are missing"
-        return None if cache.look_up(cache.open_folder(), wanted.key) else "it is not built"
-    except (Unavailable, OSError) as e:
+        if own.built("call", own.call) is not None:
+            return None
+        return "Python's headers are missing" if own.call() is None else "it is not built"
+    except (Unavailable, Refused, OSError) as e:
         return str(e)
 
 
@@ -86,10 +85,10 @@ def _kind(kind: Kind) -> str:
 
 def _load(kind: type) -> None:
     global _module
-    if native.available() is not None or (wanted := own.call()) is None:
+    if native.available() is not None or own.free_threaded():
         return
     try:
-        entry = cache.look_up(cache.open_folder(), wanted.key)
+        entry = own.built("call", own.call)
         if entry is None:
             return
         loader = importlib.machinery.ExtensionFileLoader(MODULE, entry.to_load())
@@ -101,6 +100,6 @@ def _load(kind: type) -> None:
             if not {"other", "tensors", *_KINDS.values()} <= {*loaded.kinds.split(", ")}:
                 raise ImportError("call.cpp names the kinds of arguments otherwise; run `opwright build`")
             loaded.install(kind, vars(torch.compiler))
-    except (Unavailable, OSError, ImportError):
+    except (Unavailable, Refused, OSError, ImportError):
         return  # doctor says why
     _module = loaded

@@ -1,0 +1,83 @@
+"""What a wheel is worth in the environment that it was installed into: run there by prove.py, it prints JSON.
+
+python -m opwright.kit.ship.proof PACKAGE DEVICE
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import opwright
+from opwright.kit import load
+from opwright.kit.build import cuda, toolchain
+from opwright.kit.build.trouble import Unavailable
+from opwright.kit.check import run
+from opwright.kit.dispatch import native, registry, short
+from opwright.kit.op import Op
+
+
+def prove(package: str, device: str) -> dict[str, Any]:
+    """Load every library of a package's operators, and check the operators."""
+    folder = Path(str(import_module(package).__file__)).parent.resolve()
+    if package != "opwright":
+        load.load(folder)
+    operators = [op for op in registry.operators() if op.file and Path(op.file).resolve().is_relative_to(folder)]
+    homes = [op for op in operators if op.home is op]
+    unready = _unready(homes, device)
+    start = time.perf_counter()
+    report = run.run(homes, device=device)
+    return {
+        "package": package,
+        "opwright": opwright.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {' '.join(platform.libc_ver())}",
+        "gpu": str(cuda.gpus()[0]) if device == "cuda" else None,
+        "device": device,
+        "compiler": _compiler(),
+        "libraries": sum(
+            1 for op in homes for rung in op.ladder for k in rung.kernels if k.library and k.device == device
+        ),
+        "unready": unready,
+        "gradients": native.available() or "in C++",
+        "calls": short.look() or "in C++",
+        "operators": [op.name for op in homes],
+        "said": report.summary,
+        "cases": report.cases,
+        "failures": [str(failure) for failure in report.failures][:20],
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+
+
+def _unready(homes: list[Op[..., Any]], device: str) -> list[str]:
+    """The kernels that do not run here, and why: a check of references would prove nothing."""
+    found = []
+    for op in homes:
+        for rung in op.ladder:
+            for kernel in rung.kernels:
+                if kernel.library is None or kernel.device != device:
+                    continue
+                if kernel.library.load() is None:
+                    found.append(f"{rung.name}: {kernel.library.trouble}")
+                elif kernel.ready(rung) is None:
+                    found.append(f"{rung.name}: its library has no kernel for it")
+    return found
+
+
+def _compiler() -> str | None:
+    try:
+        return toolchain.compiler().command[0]
+    except Unavailable:
+        return None
+
+
+if __name__ == "__main__":
+    print(json.dumps(prove(*sys.argv[1:3])))

@@ -1,0 +1,119 @@
+"""Makes a wheel of a project, or of a bare folder of operators."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import keyword
+import os
+import re
+import shutil
+import string
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import _opwright_build
+from opwright.kit import packages
+from opwright.kit.scaffold import TEMPLATE
+
+Say = Callable[[str], None]
+
+
+class NoWheel(Exception):
+    """A wheel could not be made, and why."""
+
+
+def make(folder: Path, to: Path, wishes: dict[str, Any], *, name: str | None, version: str, say: Say) -> Path:
+    """Make a wheel of a folder with a pyproject.toml, or of one with operators; the file.
+
+    Args:
+        folder: the project, or the folder.
+        to: where the wheel goes.
+        wishes: what is wanted beyond the project's [tool.opwright].
+        name: what a bare folder's package is called; its own name where None.
+        version: what a bare folder's package gets as its version.
+        say: told what is going on.
+    """
+    folder = folder.resolve()
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}")
+    to.mkdir(parents=True, exist_ok=True)
+    with _project(folder, name, version) as project:
+        if _opwright_build.read_wishes(project / "pyproject.toml") is None:
+            raise ValueError(
+                f"{project / 'pyproject.toml'} has no table [tool.opwright]; add one, which may be empty, so that the "
+                f"kernels go into the wheel"
+            )
+        return _build(project, to.resolve(), wishes, say)
+
+
+@contextlib.contextmanager
+def _project(folder: Path, name: str | None, version: str) -> Iterator[Path]:
+    """The folder itself where it is a project, else a project made of it for the while."""
+    if (folder / "pyproject.toml").is_file():
+        if name is not None:
+            raise ValueError(f"{folder} is a project, and its pyproject.toml names it; leave --name out")
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="opwright-wheel-") as scratch:
+        project = Path(scratch)
+        _write_project(folder, project, name or re.sub(r"\W", "_", folder.name), version)
+        yield project
+
+
+def _write_project(folder: Path, project: Path, name: str, version: str) -> None:
+    if not name.isidentifier() or keyword.iskeyword(name) or name in sys.stdlib_module_names or name == "opwright":
+        raise ValueError(f"{name!r} cannot name a package; say --name with letters, digits and _")
+    inside = project / "src" / name
+    left_out = shutil.ignore_patterns("__pycache__", ".*", "build", "dist", "*.egg-info", "_opwright")
+    if (folder / packages.FILE).is_file():
+        shutil.copytree(folder, inside / folder.name, ignore=left_out)
+    else:
+        shutil.copytree(folder, inside, ignore=left_out)
+    if not (inside / "__init__.py").exists():
+        found = sorted(file.parent.name for file in inside.glob(f"*/{packages.FILE}"))
+        if not found:
+            raise FileNotFoundError(f"{folder} holds no operator: neither an {packages.FILE} nor folders with one")
+        lines = [f"from .{each}.op import *  # noqa: F403" for each in found]
+        (inside / "__init__.py").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    words = {"name": name, "version": version}
+    text = string.Template((TEMPLATE / "wheel" / "pyproject.toml").read_text(encoding="utf-8")).substitute(words)
+    (project / "pyproject.toml").write_text(text, encoding="utf-8")
+
+
+def _build(project: Path, to: Path, wishes: dict[str, Any], say: Say) -> Path:
+    """Call the project's own build system in a process, without an environment of its own: torch is here."""
+    shutil.rmtree(project / "build" / "lib", ignore_errors=True)  # setuptools never takes away what is there of old
+    code = "import sys, importlib; print('\\n' + importlib.import_module(sys.argv[1]).build_wheel(sys.argv[2]))"
+    environment = {**os.environ, "OPWRIGHT_WHEEL": json.dumps(wishes)}
+    command = [sys.executable, "-c", code, _backend(project), str(to)]
+    told: list[str] = []
+    process = subprocess.Popen(
+        command, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            told.append(line.rstrip())
+            if line.startswith("opwright: "):
+                say(line.rstrip().removeprefix("opwright: "))
+    if process.returncode:
+        said = [line for line in told if line.strip()]
+        ours = [line for line in said if line.startswith("opwright: ") and "building" not in line]
+        raise NoWheel("\n".join(ours[-6:] or said[-12:]) or "the build ended without a word")
+    return to / [line for line in told if line.endswith(".whl")][-1].strip()
+
+
+def _backend(project: Path) -> str:
+    parsed = _opwright_build.parser().loads((project / "pyproject.toml").read_text(encoding="utf-8"))
+    backend = parsed.get("build-system", {}).get("build-backend", "setuptools.build_meta")
+    if not backend.startswith("setuptools"):
+        raise ValueError(
+            f"the project is built by {backend}, which opwright has no hook for; `opwright wheel --libraries PACKAGE` "
+            f"puts the libraries into a package's folder, for your build system to take along"
+        )
+    return str(backend)
