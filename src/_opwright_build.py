@@ -129,8 +129,8 @@ def fill(build: Path, packages: list[str], wishes: Mapping[str, Any]) -> None:
         )
     if importlib.util.find_spec("torch") is None:
         print(
-            "opwright: torch is not there, so no kernel is built: the wheel has their sources alone. To ship libraries, "
-            "install torch, and build without isolation (`pip wheel --no-build-isolation`)",
+            "opwright: torch is not there, so no kernel is built: the wheel has their sources alone. To ship "
+            "libraries, install torch, and build without isolation (`pip wheel --no-build-isolation`)",
             file=sys.stderr,
             flush=True,
         )

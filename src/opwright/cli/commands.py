@@ -20,7 +20,7 @@ from opwright.kit import doctor as kit_doctor
 from opwright.kit import pages
 from opwright.kit.dispatch import registry
 from opwright.kit.doctor import cuda as doctor_cuda
-from opwright.kit.scaffold import scaffold
+from opwright.kit.scaffold import scaffold, scaffold_package
 
 app = typer.Typer(
     help="Write a PyTorch operator once; build, prove, measure and ship it.",
@@ -86,19 +86,40 @@ def explain(names: Names = None) -> None:
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="The operator's name.")],
+    name: Annotated[str | None, typer.Argument(help="The operator's name; with --package, swish by default.")] = None,
     path: Annotated[Path, typer.Option(help="The folder to put it in.")] = Path("."),
+    package: Annotated[
+        Path | None, typer.Option(help="Into the package of this project, which is made if it is not there.")
+    ] = None,
     rows: Annotated[bool, typer.Option("--rows", help="With kernels over rows, in place of elementwise ones.")] = False,
     cuda: Annotated[bool, typer.Option("--cuda", help="With a kernel for the GPU.")] = False,
 ) -> None:
-    """Scaffold an operator folder that works as it stands."""
+    """Scaffold an operator folder that works as it stands, or a package of such folders."""
+    if package is not None:
+        _new_in_package(name or "swish", path / package, rows, cuda)
+        return
+    if name is None:
+        raise ValueError("name the operator: `opwright new NAME`, or a package: `opwright new --package NAME`")
     written = scaffold(name, path, rows=rows, cuda=cuda)
     for file in written:
         console.print(f"wrote {file}", highlight=False, soft_wrap=True, markup=False)
     place = shlex.quote(str(written[0].parent))
     steps = (("check", "prove kernels and gradients"), ("bench", "measure them"), ("report", "see both in a browser"))
-    width = len(place) + len("report")
-    lines = [f"  opwright {f'{command} {place}':{width}}   # {what}" for command, what in steps]
+    _show_next([(f"opwright {command} {place}", what) for command, what in steps])
+
+
+def _new_in_package(name: str, project: Path, rows: bool, cuda: bool) -> None:
+    for file in scaffold_package(name, project, rows=rows, cuda=cuda):
+        console.print(f"wrote {file}", highlight=False, soft_wrap=True, markup=False)
+    place = shlex.quote(str(project))
+    install = f"pip install --no-build-isolation -e {place}"
+    test, ship = f"pytest {place}", f"opwright wheel {place}"
+    _show_next([(install, "to work on it"), (test, "proves every operator"), (ship, "a wheel, with the kernels in it")])
+
+
+def _show_next(steps: list[tuple[str, str]]) -> None:
+    width = max(len(command) for command, _ in steps)
+    lines = [f"  {command:{width}}   # {what}" for command, what in steps]
     console.print("\nNext:\n" + "\n".join(lines), highlight=False, soft_wrap=True, markup=False)
 
 

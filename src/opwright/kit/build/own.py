@@ -52,8 +52,14 @@ def built(part: str, plan: Callable[[], Plan | None]) -> cache.Entry | None:
     entry = shipped.own_part(part, content())
     if entry is not None:
         return entry
-    wanted = plan()
-    return None if wanted is None else cache.look_up(cache.open_folder(), wanted.key)
+    try:
+        wanted = plan()
+        return None if wanted is None else cache.look_up(cache.open_folder(), wanted.key)
+    except Unavailable as e:
+        known = ", ".join(shipped.own_torches())
+        if not known:
+            raise
+        raise Unavailable(f"this opwright was shipped with it for torch {known} alone, and {e}") from None
 
 
 @lru_cache

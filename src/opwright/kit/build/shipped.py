@@ -81,6 +81,12 @@ def own_part(part: str, content: str) -> cache.Entry | None:
         return None
 
 
+def own_torches() -> list[str]:
+    """The torch versions that opwright's own C++ was shipped for."""
+    manifest = _manifest_of(Path(__file__).parent)
+    return [] if manifest is None else sorted({row["torch"] for row in manifest.own})
+
+
 def _first_that_runs(manifest: Manifest, rows: list[Row]) -> cache.Entry:
     why = [_why_not(manifest, row) for row in rows]
     for row, reason in zip(rows, why, strict=True):

@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from opwright.kit import load
 from opwright.kit.build import cache, compile, cuda, own, shipped, toolchain
 from opwright.kit.build.library import Library
@@ -270,16 +268,12 @@ def main() -> None:
     for line in whole.left:
         print(f"opwright: left out {line}", file=sys.stderr)
     python, abi, where = whole.tag
+    because = sorted({b for found in whole.audits if found.platform == where for b in found.because})
     if "answer" in wishes:
         answer = {"libraries": len(whole.rows), "python": python, "abi": abi, "platform": where}
-        answer |= {
-            "left": whole.left,
-            "because": sorted({b for a in whole.audits if a.platform == where for b in a.because}),
-        }
         Path(wishes["answer"]).write_text(json.dumps(answer, indent=1), encoding="utf-8")
-    print(
-        f"opwright: {len(whole.rows)} libraries for torch {torch.__version__}, {python}-{abi}-{where}", file=sys.stderr
-    )
+    why = f"; an older one would lack {', '.join(because[:4])}" if because else ""
+    print(f"opwright: {len(whole.rows)} libraries, {python}-{abi}-{where}{why}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -47,14 +47,18 @@ def prove(package: str, device: str) -> dict[str, Any]:
             1 for op in homes for rung in op.ladder for k in rung.kernels if k.library and k.device == device
         ),
         "unready": unready,
-        "gradients": native.available() or "in C++",
-        "calls": short.look() or "in C++",
+        "gradients": _where(native.available()),
+        "calls": _where(short.look()),
         "operators": [op.name for op in homes],
         "said": report.summary,
         "cases": report.cases,
         "failures": [str(failure) for failure in report.failures][:20],
         "seconds": round(time.perf_counter() - start, 1),
     }
+
+
+def _where(why_not: str | None) -> str:
+    return "in C++" if why_not is None else f"in Python ({why_not})"
 
 
 def _unready(homes: list[Op[..., Any]], device: str) -> list[str]:

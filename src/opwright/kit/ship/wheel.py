@@ -80,8 +80,8 @@ def _write_project(folder: Path, project: Path, name: str, version: str) -> None
             raise FileNotFoundError(f"{folder} holds no operator: neither an {packages.FILE} nor folders with one")
         lines = [f"from .{each}.op import *  # noqa: F403" for each in found]
         (inside / "__init__.py").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    words = {"name": name, "version": version}
-    text = string.Template((TEMPLATE / "wheel" / "pyproject.toml").read_text(encoding="utf-8")).substitute(words)
+    words = {"package": name, "version": version}
+    text = string.Template((TEMPLATE / "package" / "pyproject.toml").read_text(encoding="utf-8")).substitute(words)
     (project / "pyproject.toml").write_text(text, encoding="utf-8")
 
 
