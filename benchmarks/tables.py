@@ -1,4 +1,4 @@
-"""Writes the tables of docs/gradients.md from benchmarks/results/autograd.json.
+"""Writes the tables of docs/gradients.md and docs/shipping.md from stored results.
 
 python benchmarks/tables.py
 """
@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "gradients.md"
-STORED = ROOT / "benchmarks" / "results" / "autograd.json"
+AUTOGRAD = ROOT / "benchmarks" / "results" / "autograd.json"
+SHIPPING = ROOT / "benchmarks" / "results" / "shipping.json"
+PROOFS = ROOT / "tests" / "kit" / "ship" / "proofs.json"
 WAYS = ("call", "recorded", "forward+backward")
 
 
-def tables(stored: dict[str, Any]) -> dict[str, str]:
-    """The tables by the name that the page gives them."""
+def gradients() -> dict[str, str]:
+    """The tables of docs/gradients.md by the name that the page gives them."""
+    stored = _read(AUTOGRAD)
     costs = ["| operator | call | recorded | f+b | in Python: call | recorded | f+b |", "|---|---|---|---|---|---|---|"]
     for name in stored["costs"]["node"]:
         figures = [stored["costs"][who][name][way] for who in ("node", "python") for way in WAYS]
@@ -25,14 +27,41 @@ def tables(stored: dict[str, Any]) -> dict[str, str]:
     ratios = ["| | the other | ours | ratio |", "|---|---|---|---|"]
     for row in stored["rows"]:
         ratios.append(f"| {row['figure']} | {row['other_us']:.1f} | {row['op_us']:.1f} | {row['ratio']:.2f} |")
+    return {"costs": "\n".join(costs), "ratios": "\n".join(ratios), "where": _where(stored)}
+
+
+def shipping() -> dict[str, str]:
+    """Those of docs/shipping.md: where opwright's own wheel was proved, and what shipped kernels cost."""
+    proofs = ["| torch | Python | on | compiler | checked | gradients recorded |", "|---|---|---|---|---|---|"]
+    for row in sorted(_read(PROOFS), key=lambda row: [int(n) for n in re.findall(r"\d+", row["torch"])[:3]]):
+        where = row["gpu"] or row["machine"]
+        recorded = row["gradients"].partition(" (")[0]
+        compiler = "none" if row["compiler"] is None else "one"
+        proofs.append(f"| {row['torch']} | {row['python']} | {where} | {compiler} | {row['said']} | {recorded} |")
+    stored = _read(SHIPPING)
+    costs = ["| | measured | wanted |", "|---|---:|---:|"]
+    costs += [
+        f"| {r['figure']} | {r['value']:.3g} {r['unit']} | < {r['limit']:g} {r['unit']} |" for r in stored["rows"]
+    ]
+    return {"proofs": "\n".join(proofs), "figures": "\n".join(costs), "where": _where(stored)}
+
+
+PAGES = {ROOT / "docs" / "gradients.md": gradients, ROOT / "docs" / "shipping.md": shipping}
+
+
+def _read(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def _where(stored: dict[str, Any]) -> str:
     versions = stored["versions"]
-    where = f"{stored['machine']['cpu']}, torch {versions['torch']}, Python {versions['python']}, {stored['date']}."
-    return {"costs": "\n".join(costs), "ratios": "\n".join(ratios), "where": where}
+    return f"{stored['machine']['cpu']}, torch {versions['torch']}, Python {versions['python']}, {stored['date']}."
 
 
-def fill(text: str, stored: dict[str, Any]) -> str:
-    """The page with its tables as the stored results have them."""
-    for name, table in tables(stored).items():
+def filled(page: Path) -> str:
+    """A page with its tables as the stored results have them."""
+    text = page.read_text(encoding="utf-8")
+    for name, table in PAGES[page]().items():
         pattern = rf"(<!-- {name} -->\n).*?(\n<!-- end -->)"
         text, found = re.subn(pattern, lambda m, table=table: m[1] + table + m[2], text, flags=re.DOTALL)  # type: ignore[misc]
         assert found == 1, name
@@ -40,4 +69,5 @@ def fill(text: str, stored: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), json.loads(STORED.read_text())), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(filled(page), encoding="utf-8")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import hashlib
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -140,7 +142,8 @@ def _fill(folder: Path, wishes: dict[str, Any]) -> None:
 
 def _keep(results: Path, file: Path, proofs: list[Proof]) -> None:
     known = json.loads(results.read_text(encoding="utf-8")) if results.exists() else []
-    new = [{"wheel": file.name, **proof.found} for proof in proofs]
+    digest, today = hashlib.sha256(file.read_bytes()).hexdigest(), datetime.date.today().isoformat()
+    new = [{"wheel": file.name, "sha256": digest, "date": today, **proof.found} for proof in proofs]
     taken = {(row["wheel"], row["torch"], row["python"], row["device"]) for row in new}
     rows = [r for r in known if (r["wheel"], r["torch"], r["python"], r["device"]) not in taken] + new
     results.parent.mkdir(parents=True, exist_ok=True)

@@ -189,7 +189,7 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
     implement(reference, "Batched")
     for key in registry.AUTOCAST_KEYS:
         implement(casting, key, with_keyset=True)
-    torch.library.register_fake(f"{op.namespace}::{name}", faked, lib=library)
+    private.register_fake(library, name, faked)
     if public:
         setattr(namespace, op.name, packet)
         registry.entries[op.qualname] = entry

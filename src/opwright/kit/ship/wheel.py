@@ -102,9 +102,10 @@ def _build(project: Path, to: Path, wishes: dict[str, Any], say: Say) -> Path:
             if line.startswith("opwright: "):
                 say(line.rstrip().removeprefix("opwright: "))
     if process.returncode:
-        said = [line for line in told if line.strip()]
-        ours = [line for line in said if line.startswith("opwright: ") and "building" not in line]
-        raise NoWheel("\n".join(ours[-6:] or said[-12:]) or "the build ended without a word")
+        progress = [i for i, line in enumerate(told) if line.startswith(("opwright: building", "opwright: built"))]
+        ours = [i for i, line in enumerate(told) if line.startswith("opwright: ") and i not in progress]
+        said = told[ours[0] :] if ours else told[-12:]
+        raise NoWheel("\n".join(line for line in said if line.strip()) or "the build ended without a word")
     return to / [line for line in told if line.endswith(".whl")][-1].strip()
 
 
