@@ -1,4 +1,4 @@
-"""What kernels cost that came in a wheel: the import of a package with 50 of them, the first call of one, and the wheel.
+"""What shipped kernels cost: the import of a package with 50 of them, the first call of one, and the wheel.
 
     python benchmarks/shipping.py [--json FILE] [--wheel FILE]
 
@@ -28,11 +28,12 @@ COUNT = 50
 LIMITS = {"import": 60.0, "first call": 50.0, "wheel": 20.0}
 
 IMPORT = """
-import json, time
+import gc, json, time
 import torch, opwright
+{before}
 start = time.perf_counter()
 import many_ops
-print(json.dumps({"ms": (time.perf_counter() - start) * 1e3}))
+print(json.dumps({{"ms": (time.perf_counter() - start) * 1e3}}))
 """
 CALL = """
 import json, time
@@ -60,6 +61,7 @@ print(json.dumps({"ms": (time.perf_counter() - start) * 1e3}))
 def run(program: str, root: Path) -> float:
     """Milliseconds that a program says it took, where there is no compiler."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OPWRIGHT_")}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
     environment = {**kept, "PATH": str(root), "PYTHONPATH": str(root / "many_ops" / "src"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True)
@@ -86,10 +88,12 @@ def main() -> None:
         asked = json.dumps({"cuda": False})
         command = [sys.executable, "-m", "opwright.kit.ship.fill", asked, str(root / "many_ops" / "src" / "many_ops")]
         subprocess.run(command, check=True, cwd=root, stderr=subprocess.DEVNULL)
-        run(IMPORT, root)  # which writes bytecode
-        rounds = [(run(IMPORT, root), run(CALL, root), run(FIRST, root)) for _ in range(chosen.rounds)]
-    imports, calls, firsts = (statistics.median(column) for column in zip(*rounds, strict=True))
+        plain, uncollected = IMPORT.format(before=""), IMPORT.format(before="gc.disable()")
+        run(plain, root)  # which writes bytecode
+        rounds = [[run(each, root) for each in (plain, uncollected, CALL, FIRST)] for _ in range(chosen.rounds)]
+    imports, without, calls, firsts = (statistics.median(column) for column in zip(*rounds, strict=True))
     add(f"import of a package with {COUNT} shipped operators", imports, "ms", "import")
+    add("the same without Python's garbage collector, which may look through torch", without, "ms", "import")
     add("first call of a shipped kernel", calls, "ms", "first call")
     add("first call of all, which loads opwright's own C++ too", firsts, "ms", "first call")
     if chosen.wheel:

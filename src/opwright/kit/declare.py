@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
@@ -24,6 +25,12 @@ from opwright.kit.spec.samples import Maker
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
+
+
+@lru_cache
+def _folder_of(file: str) -> Path:
+    """The folder of a file, links followed."""
+    return Path(file).resolve().parent
 
 
 class Declarations:
@@ -244,7 +251,7 @@ class Declarations:
 
     def _add_files(self, files: Sequence[str], domain: Domain, options: Options) -> None:
         domain.refuse_names(self.spec.name, self.spec.signature.names)
-        folder = Path(inspect.getfile(inspect.unwrap(cast("Op[..., Any]", self).home.reference))).resolve().parent
+        folder = _folder_of(inspect.getfile(inspect.unwrap(cast("Op[..., Any]", self).home.reference)))
         kernels = []
         for file in files:
             on_gpu = Path(file).stem == "cuda" or any(f.endswith(".cu") for f in (file, *options.sources))

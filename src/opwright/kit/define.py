@@ -98,8 +98,8 @@ def op(
         fixed = [nondifferentiable] if isinstance(nondifferentiable, str) else list(nondifferentiable)
         if compile not in ("call", "inline"):
             raise ValueError(f"{chosen}: compile must be 'call' or 'inline', got {compile!r}")
-        first = next(iter(inspect.signature(function).parameters), None)
-        if chosen.endswith("_") and first is not None:
+        first = next(iter(inspect.signature(function).parameters), None) if chosen.endswith("_") else None
+        if first is not None:
             if written and first not in written:
                 raise TypeError(f"{chosen}: a name that ends in _ promises to write its first argument, {first!r}")
             written = written or [first]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from opwright.kit.build import cuda, fatbin
+from opwright.kit.build import cache, cuda, fatbin, shipped
 from opwright.kit.build.trouble import BuildError, Unavailable
 from opwright.kit.doctor.finding import Finding
 
@@ -116,8 +117,25 @@ def examine_code(file: Path) -> Finding | None:
         cuda.refuse_foreign_code(file.name, archs)
     except Unavailable as e:
         return Finding("GPU code", "broken", f"for {listed}", str(e))
+    built, known = _built_with(file), cuda.driver()
+    by = "" if built is None else f", built with CUDA {built[0]}.{built[1]}"
+    if built is not None and known is not None and built[0] > known[0]:
+        fix = f"install a newer driver, or build it with a CUDA {known[0]} toolkit (CUDA_HOME)"
+        return Finding("GPU code", "broken", f"for {listed}{by}; the driver knows CUDA {known[0]}.{known[1]}", fix)
     where = "runs on the GPU here" if torch.cuda.is_available() else "there is no GPU here to run it on"
-    return Finding("GPU code", "ok", f"for {listed}; {where}")
+    return Finding("GPU code", "ok", f"for {listed}{by}; {where}")
+
+
+def _built_with(file: Path) -> tuple[int, int] | None:
+    """The CUDA version that built a library, as the cache and a package's manifest have it; None where neither does."""
+    for beside in (cache.ABOUT, shipped.MANIFEST):
+        try:
+            about = json.loads((file.parent / beside).read_text(encoding="utf-8"))
+            rows = [row for row in about.get("libraries", [about]) if row.get("file", file.name) == file.name]
+            return (int(rows[0]["cuda"][0]), int(rows[0]["cuda"][1]))
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+    return None
 
 
 _TROUBLES = (

@@ -84,10 +84,9 @@ def fill(folder: Path, wishes: dict[str, Any]) -> Filled:
 
 def _operators(folder: Path) -> list[Op[..., Any]]:
     if folder.name == SELF:
-        import opwright
-
-        if Path(opwright.__file__).parent.resolve() != folder:
-            raise NotShipped(f"opwright was imported from {opwright.__file__}, and {folder} is to be shipped")
+        here = Path(__file__).resolve().parents[2]
+        if here != folder:
+            raise NotShipped(f"opwright was imported from {here}, and {folder} is to be shipped")
     else:
         try:
             load.load(folder)

@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-import opwright
 from opwright.kit import load
 from opwright.kit.build import cuda, toolchain
 from opwright.kit.build.trouble import Unavailable
 from opwright.kit.check import run
 from opwright.kit.dispatch import native, registry, short
 from opwright.kit.op import Op
+from opwright.version import __version__
 
 
 def prove(package: str, device: str) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def prove(package: str, device: str) -> dict[str, Any]:
     report = run.run(homes, device=device)
     return {
         "package": package,
-        "opwright": opwright.__version__,
+        "opwright": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {' '.join(platform.libc_ver())}",

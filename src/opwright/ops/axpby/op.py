@@ -34,9 +34,10 @@ def axpby(x: Tensor, y: Tensor, *, a: ow.Number = 1, b: ow.Number = 1) -> Tensor
 
 @axpby.gradient
 def _(grad: Tensor, x: ow.Like, y: ow.Like, a: ow.Number, b: ow.Number, wanted: list[bool]) -> Any:
+    a, b = (n if isinstance(n, bool) else n.conjugate() for n in (a, b))  # of a bool Dynamo knows none
     return (
-        ow.reduce_to(a.conjugate() * grad, x) if wanted[0] else None,
-        ow.reduce_to(b.conjugate() * grad, y) if wanted[1] else None,
+        ow.reduce_to(a * grad, x) if wanted[0] else None,
+        ow.reduce_to(b * grad, y) if wanted[1] else None,
     )
 
 

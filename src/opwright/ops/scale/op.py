@@ -31,7 +31,8 @@ def scale(x: Tensor, factor: ow.Number) -> Tensor:
 
 @scale.gradient
 def _(grad: Tensor, x: ow.Like, factor: ow.Number) -> Tensor:
-    return ow.reduce_to(grad * factor.conjugate(), x)
+    conj = factor if isinstance(factor, bool) else factor.conjugate()  # of a bool Dynamo knows none
+    return ow.reduce_to(grad * conj, x)
 
 
 @scale.samples
