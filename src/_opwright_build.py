@@ -11,6 +11,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -31,10 +32,23 @@ ANSWER = "opwright-wheel.json"
 
 
 def finalize(dist: Any) -> None:
-    """Called by setuptools for every project that it builds where opwright is installed."""
+    """Called by setuptools for every project that it builds where opwright is installed, before it has read the
+    project's pyproject.toml: what is to be done waits until it has."""
     wishes = read_wishes(Path("pyproject.toml"))
-    if wishes is None or dist.get_name() == "opwright":  # whose pyproject.toml names the commands below itself
+    if wishes is None:
         return
+    parse = dist.parse_config_files
+
+    def parse_config_files(*args: Any, **kwargs: Any) -> None:
+        parse(*args, **kwargs)
+        if dist.get_name() != "opwright":  # whose pyproject.toml names the commands below itself
+            prepare(dist, wishes)
+
+    dist.parse_config_files = parse_config_files
+
+
+def prepare(dist: Any, wishes: Mapping[str, Any]) -> None:
+    """Let a project's kernels be built and go along."""
     dist.cmdclass["build_py"], dist.cmdclass["bdist_wheel"] = BuildPy, BdistWheel
     add_sources(dist)
     if wishes.get("aten") == "pinned":
@@ -83,8 +97,8 @@ def pin(dist: Any, torch: str) -> None:
     """Tie a project to one torch, for libraries that use more of it than its stable ABI."""
     release = ".".join(torch.partition("+")[0].split(".")[:2])
     dist.metadata.version = f"{str(dist.metadata.version).partition('+')[0]}+torch{release}"
-    kept = [r for r in dist.install_requires or () if not r.lower().replace(" ", "").startswith("torch")]
-    dist.install_requires = [*kept, f"torch=={release}.*"]
+    kept = [r for r in dist.install_requires or () if not re.match(r"torch(?![\w.-])", r.strip(), re.IGNORECASE)]
+    dist.install_requires = dist.metadata.install_requires = [*kept, f"torch=={release}.*"]
 
 
 class BuildPy(build_py):  # type: ignore[misc]

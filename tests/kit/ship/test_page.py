@@ -28,7 +28,7 @@ def test_every_command_runs(tmp_path: Path) -> None:
     python = place / "bin" / "python"
     install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "-e", str(ROOT)]
     # torch, setuptools and the rest from the environment at hand, behind its own folder.
-    (packages / "beside.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    (packages / "beside.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n{ROOT / 'src'}\n")
     subprocess.run([python, "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools"], check=True)
     subprocess.run(install, check=True)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OPWRIGHT_")}

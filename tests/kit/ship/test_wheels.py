@@ -161,12 +161,16 @@ def test_what_uses_the_whole_of_torch_is_pinned_where_its_author_says_so(tmp_pat
     project = tmp_path / "project"
     shop.write_package(project / "src", options='abi="aten"')
     write(project, '[tool.opwright]\naten = "pinned"')
+    settings = project / "pyproject.toml"
+    settings.write_text(
+        settings.read_text().replace('"torch>=2.10"', '"torch>=2.10", "torchvision", "torch-geometric>=2"')
+    )
     run("-m", "opwright", "wheel", str(project), "--no-check", "--to", "dist", cwd=tmp_path)
     about = Wheel.read(the_wheel(tmp_path / "dist"))
     [row] = about.libraries
     release = ".".join(row["torch"].split(".")[:2])
     assert about.version == f"1.2.3+torch{release}"
-    assert f"torch=={release}.*" in about.requires
+    assert {*about.requires} == {"opwright", "torchvision", "torch-geometric>=2", f"torch=={release}.*"}
     assert row["abi"] == "aten"
 
 
