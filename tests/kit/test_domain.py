@@ -177,6 +177,37 @@ def test_a_dtype_is_no_string() -> None:
         ow.Domain(ranks={"x": range(1, 6, 2)})  # which C++ would not count
 
 
+@pytest.mark.parametrize(
+    "said, error, why",
+    [
+        ({"layout": "contigous"}, ValueError, "layout must be 'any', 'contiguous' or 'channels_last', got 'contigous'; "
+         "did you mean contiguous"),
+        ({"layout": None}, ValueError, "layout must be 'any', .* got None"),
+        ({"dtypes": "float32"}, TypeError, "a dtype must be one of torch's, such as torch.float32, got 'float32'"),
+        ({"dtypes": 3}, TypeError, "such as torch.float32, got 3"),
+        ({"types": {"n": torch.int64}}, TypeError, "the types of n are several; write"),
+        ({"types": {"n": "int64"}}, TypeError, "got 'int64' in the types of n"),
+        ({"types": "n"}, TypeError, "types must be a dict by the names of tensors, got 'n'"),
+        ({"ranks": 2}, TypeError, "ranks must be a dict by the names of tensors, got 2"),
+        ({"ranks": {"x": True}}, TypeError, "the ranks of x must be a number or a range"),
+        ({"ranks": {"x": -1}}, TypeError, "the ranks of x must be a number or a range"),
+        ({"wide": "state"}, TypeError, "wide must be a tuple of names, got 'state'"),
+        ({"mixed": "no"}, TypeError, "mixed must be True or False, got 'no'"),
+        ({"broadcast": 1}, TypeError, "broadcast must be True or False, got 1"),
+        ({"sizes": {"x": "k"}}, TypeError, "sizes must be a string"),
+    ],
+)  # fmt: skip
+def test_a_domain_takes_no_word_that_it_does_not_know(said: dict[str, Any], error: Any, why: str) -> None:
+    with pytest.raises(error, match=f"Domain: .*{why}"):
+        ow.Domain(**said)
+
+
+def test_a_layout_that_nobody_knows_lets_no_kernel_run() -> None:
+    domain = ow.Domain()
+    object.__setattr__(domain, "layout", "contigous")
+    assert domain.refuses({"x": torch.ones(2)}) == "x is not contigous"
+
+
 def test_a_domain_that_names_no_tensor_of_the_operator_is_refused() -> None:
     for word, domain in (
         ("sizes", ow.Domain(sizes="z[k]")),

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 from opwright.kit.derive import derive
 from opwright.kit.derive.roles import Role
 from opwright.kit.dispatch import fake
-from opwright.kit.dispatch.kernel import refuse_device, refuse_parameters
+from opwright.kit.dispatch.kernel import DEVICES, refuse_device, refuse_parameters
+from opwright.kit.spec import words
 from opwright.kit.spec.domain import Cost, Domain
 from opwright.kit.spec.extras import Extras, read_extras
 from opwright.kit.spec.measured import Sizes, Variant, read_family, refuse_taken
@@ -87,8 +88,16 @@ class Declarations:
         'backward(Tensor grad, Tensor x, Tensor y, *, bool[]? wanted=None) -> (Tensor grad_x, Tensor grad_y)'
         """
 
+        name = self.spec.name
+        words.flag(name, "surrogate", surrogate)
+        read = None
+        if needs is not None:
+            if not isinstance(needs, Mapping):
+                raise TypeError(f"{name}: needs must be a dict by the names of inputs, got {needs!r}")
+            read = {each: words.several(name, f"needs of {each}", names, "names") for each, names in needs.items()}
+
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-            formula = Formula(function, needs, surrogate)
+            formula = Formula(function, read, surrogate)
             found = self.role.gradient(self.spec, formula)
             if isinstance(found, derive.Missing):
                 raise TypeError(found.reason)
@@ -120,6 +129,7 @@ class Declarations:
         'softsign_saving(Tensor x) -> (Tensor, Tensor scale)'
         """
         spec, of_gradient = self.spec, self.role.is_gradient
+        words.flag(spec.name, "once", once)
         read = read_extras(spec.name, spec.signature, names, once, spec.random, of_gradient)
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,17 +141,20 @@ class Declarations:
     def samples(self, function: Callable[[Maker], Iterable[Any]]) -> Callable[[Maker], Iterable[Any]]:
         """Declare inputs it must be right on: a generator that takes `make` and yields its arguments, a dict of
         keyword arguments last. `make(*shape)` gives a tensor of the dtype, device and layout under test."""
+        words.function(self.spec.name, "what yields samples", function)
         self.become(replace(self.spec, samples=(*self.spec.samples, function)))
         return function
 
     def rejects(self, function: Callable[[Maker], Iterable[Any]]) -> Callable[[Maker], Iterable[Any]]:
         """Declare inputs it must reject: the exception's type, a part of its message, and the arguments."""
+        words.function(self.spec.name, "what yields inputs to reject", function)
         self.become(replace(self.spec, rejects=(*self.spec.rejects, function)))
         return function
 
     def cost(self, function: Callable[..., Cost]) -> Callable[..., Cost]:
         """Declare what a call must do at least, as a function of its arguments that returns `ow.Cost`. FlopCounterMode
         counts it; without it, what the reference does."""
+        words.function(self.spec.name, "the cost", function)
         self.become(replace(self.spec, cost=function))
         return function
 
@@ -184,6 +197,12 @@ class Declarations:
         `at` is the size that stands for them, the largest by default; both may be a dict by kind of device. Without
         sizes it takes `make` alone. Not `compiled`: the reference is not measured under torch.compile, which would
         take minutes for a long loop that it unrolls."""
+        _refuse_label(self.spec.name, "its bench cases", name)
+        words.flag(self.spec.name, "compiled", compiled)
+        for kind in (kind for each in (sizes, at) if isinstance(each, Mapping) for kind in each):
+            if kind not in DEVICES:
+                hint = words.near(kind, DEVICES)
+                raise ValueError(f"{self.spec.name}: there is no kind of device {kind!r} to measure on{hint}")
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
             known = self.spec.families
@@ -204,6 +223,9 @@ class Declarations:
     ) -> None:
         """Name a function to be measured against: of the operator's arguments, or of what `prepare` makes of them
         outside the timing. Not the `same` function: shown for scale, and not compared."""
+        words.flag(self.spec.name, "same", same)
+        if prepare is not None:
+            words.function(self.spec.name, "prepare", prepare)
         self._add_variant(Variant(name, "rival", function, prepare, same))
 
     def variant(self, name: str, function: Callable[..., Any], /) -> None:
@@ -211,16 +233,18 @@ class Declarations:
         self._add_variant(Variant(name, "variant", function))
 
     def _add_variant(self, variant: Variant) -> None:
+        _refuse_label(self.spec.name, "what is measured", variant.name)
+        words.function(self.spec.name, variant.name, variant.function)
         refuse_taken(self.spec.name, self.spec.variants, variant.name)
         self.become(replace(self.spec, variants=(*self.spec.variants, variant)))
 
     def kernel(self, device: str, domain: Domain = Domain(), /) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declare a kernel for a kind of device; within its domain it runs in the reference's place."""
-
-        domain.refuse_names(self.spec.name, self.spec.signature.names)
         refuse_device(self.spec.name, device)
+        self._refuse_domain(domain)
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+            words.function(self.spec.name, "a kernel in Python", function)
             refuse_parameters(self.spec.name, self.spec.signature, function)
             name = getattr(function, "__name__", "kernel")
             self._add_kernels(KernelSpec(device, domain, name, function))
@@ -232,6 +256,8 @@ class Declarations:
         """Declare a kernel that a source file beside the operator's own binds with OPWRIGHT_KERNEL. It is built
         when first needed. It is for CUDA when it is called `cuda`, or when it or one of its further sources is a
         `.cu` file; else for the CPU."""
+        if not isinstance(file, str):
+            raise TypeError(f"{self.spec.name}: a kernel's file must be a string such as 'cpu.cpp', got {file!r}")
         self._add_files((file,), domain, options)
 
     def kernel_files(
@@ -242,15 +268,24 @@ class Declarations:
         if not files or not all(isinstance(file, str) for file in files):
             got, name = ", ".join(map(repr, files)) or "nothing", self.spec.name
             raise TypeError(f'{name}: name its files and then domain=…, such as kernel_files("cpu.cpp"), got {got}')
+        op = cast("Op[..., Any]", self)
+        if backward is not None:
+            op.backward._refuse_domain(backward)  # before anything is declared
         self._add_files(files, domain, options)
         if backward is not None:
-            op = cast("Op[..., Any]", self)
             if op.saving_form is not None:
                 op.saving_form._add_files(files, domain, options)
             op.backward._add_files(files, backward, options)
 
-    def _add_files(self, files: Sequence[str], domain: Domain, options: Options) -> None:
+    def _refuse_domain(self, domain: Any) -> None:
+        if not isinstance(domain, Domain):
+            raise TypeError(f"{self.spec.name}: a kernel's domain must be an ow.Domain, got {domain!r}")
         domain.refuse_names(self.spec.name, self.spec.signature.names)
+
+    def _add_files(self, files: Sequence[str], domain: Domain, options: Options) -> None:
+        self._refuse_domain(domain)
+        if not isinstance(options, Options):
+            raise TypeError(f"{self.spec.name}: a kernel's options must be ow.Options, got {options!r}")
         folder = _folder_of(inspect.getfile(inspect.unwrap(cast("Op[..., Any]", self).home.reference)))
         kernels = []
         for file in files:
@@ -297,3 +332,8 @@ class Declarations:
     def declared(self) -> SimpleNamespace:
         """What its author has said about measuring it: `families` of calls, and `variants` to compare with."""
         return SimpleNamespace(families=self.spec.families, variants=self.spec.variants)
+
+
+def _refuse_label(op: str, what: str, name: Any) -> None:
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"{op}: {what} must have a name, a string, got {name!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import keyword
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, overload
 
 import torch
@@ -17,6 +17,7 @@ from opwright.kit.dispatch import flops
 from opwright.kit.dispatch.autocast import read_casts
 from opwright.kit.dispatch.batching import read_batching
 from opwright.kit.op import Op, P, R
+from opwright.kit.spec import words
 from opwright.kit.spec.operator import Spec
 from opwright.kit.spec.schema import read
 
@@ -91,13 +92,15 @@ def op(
     scope = sys._getframe(1).f_locals
 
     def make(function: Callable[..., Any]) -> Op[..., Any]:
-        chosen = str(name or getattr(function, "__name__", "op"))
+        chosen = getattr(function, "__name__", "op") if name is None else name
         _refuse_function(function, chosen)
         _refuse_name(chosen, namespace)
-        written = [mutates] if isinstance(mutates, str) else list(mutates)
-        fixed = [nondifferentiable] if isinstance(nondifferentiable, str) else list(nondifferentiable)
-        if compile not in ("call", "inline"):
-            raise ValueError(f"{chosen}: compile must be 'call' or 'inline', got {compile!r}")
+        written = _read_names(chosen, "mutates", mutates)
+        fixed = _read_names(chosen, "nondifferentiable", nondifferentiable)
+        words.one_of(chosen, "compile", compile, ("call", "inline"))
+        words.flag(chosen, "random", random)
+        if opaque is not None:
+            words.flag(chosen, "opaque", opaque)
         first = next(iter(inspect.signature(function).parameters), None) if chosen.endswith("_") else None
         if first is not None:
             if written and first not in written:
@@ -149,16 +152,26 @@ def _refuse_function(function: Any, name: str) -> None:
         raise TypeError(f"{name}: a reference is a plain function, not an async one")
 
 
+def _read_names(name: str, word: str, given: Any) -> list[Any]:
+    return [given] if isinstance(given, str) else list(words.several(name, word, given, "names"))
+
+
 def _read_tags(name: str, tags: Any) -> tuple[torch.Tag, ...]:
-    read = (tags,) if isinstance(tags, torch.Tag) else tuple(tags)
+    alone = isinstance(tags, (torch.Tag, str)) or not isinstance(tags, Iterable)
+    read = (tags,) if alone else tuple(tags)
     for tag in read:
         if not isinstance(tag, torch.Tag):
-            raise TypeError(f"{name}: tags are those of torch.Tag, such as torch.Tag.cudagraph_unsafe, got {tag!r}")
+            raise TypeError(
+                f"{name}: tags are those of torch.Tag, such as torch.Tag.cudagraph_unsafe, got {tag!r}"
+                f"{words.near(tag, (f'torch.Tag.{known}' for known in torch.Tag.__members__))}"
+            )
     return tuple(sorted(set(read), key=lambda tag: tag.name))
 
 
 def _refuse_name(name: str, namespace: str | None) -> None:
-    for what, word in (("name", name), ("namespace", namespace or "user")):
+    for what, word in (("name", name), ("namespace", "user" if namespace is None else namespace)):
+        if not isinstance(word, str):
+            raise TypeError(f"{name}: an operator's {what} must be a string, got {word!r}")
         if keyword.iskeyword(word):
             raise TypeError(f"{name}: {word!r} is a keyword of Python; give another with @ow.op({what}=…)")
         if not (word.isidentifier() and word.isascii()) or word.startswith("__"):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from opwright.kit import private
 from opwright.kit.dispatch import native, registry
+from opwright.kit.spec import words
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -20,7 +21,7 @@ def read_casts(name: str, known: dict[str, Any], casts: str | Iterable[str] | No
     if casts is None:
         return None
     tensors = [n for n, p in known.items() if p.kind.is_tensor]
-    read = (casts,) if isinstance(casts, str) else tuple(casts)
+    read = (casts,) if isinstance(casts, str) else words.several(name, "autocast", casts, "names")
     for argument in read:
         if argument not in tensors:
             raise TypeError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor
 
 from opwright.kit import private
+from opwright.kit.spec import words
 from opwright.kit.spec.values import tensors
 
 if TYPE_CHECKING:
@@ -30,9 +31,11 @@ def read_batching(name: str, signature: Signature, random: bool, given: Any) -> 
         if lists:
             raise TypeError(f"{name}: the tensors of {lists[0]!r} do not broadcast; name the tensors, vmap=(…)")
         return "leading"
-    read = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else ()
+    alone = isinstance(given, str)
+    read = tuple(given) if isinstance(given, Iterable) and not alone else ()
     if not read or any(each not in known for each in read):
-        raise TypeError(f"{name}: vmap is 'leading' or some of its tensors ({', '.join(known)}), got {given!r}")
+        hint = f"; write vmap=({given!r},)" if alone and given in known else words.near(given, ["leading"])
+        raise TypeError(f"{name}: vmap is 'leading' or some of its tensors ({', '.join(known)}), got {given!r}{hint}")
     return read
 
 

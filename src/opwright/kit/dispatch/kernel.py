@@ -15,6 +15,7 @@ from opwright.kit.build.foreign import is_loaded
 from opwright.kit.build.library import Library, forbidden, library_of
 from opwright.kit.build.trouble import BuildError, WrongKernel
 from opwright.kit.dispatch import native, registry
+from opwright.kit.spec import words
 from opwright.kit.spec.operator import KernelSpec, Spec
 from opwright.kit.spec.schema import Signature
 from opwright.kit.spec.values import tensors
@@ -177,7 +178,8 @@ def refuse_device(name: str, device: str) -> None:
             f"PyTorch brings; operators run their references there"
         )
     if not isinstance(device, str) or device not in DEVICES:
-        raise ValueError(f"{name}: a kernel is for a kind of device such as 'cpu' or 'cuda', got {device!r}")
+        hint = words.near(device, DEVICES)
+        raise ValueError(f"{name}: a kernel is for a kind of device such as 'cpu' or 'cuda', got {device!r}{hint}")
 
 
 def refuse_parameters(name: str, signature: Signature, function: Callable[..., Any]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from opwright.kit.spec import words
 from opwright.kit.spec.require import broadcastable, spell
 from opwright.kit.spec.sizes import Pattern, misfit, parse
 from opwright.kit.spec.values import tensors
@@ -63,13 +64,19 @@ class Domain:
     """`sizes`, read."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.dtypes, torch.dtype):
-            raise TypeError(f"Domain: dtypes are several; write dtypes=({self.dtypes},)")
-        for dtype in (*self.dtypes, *(d for own in self.types.values() for d in own)):
-            if not isinstance(dtype, torch.dtype):
-                raise TypeError(f"Domain: a dtype must be one of torch's, such as torch.float32, got {dtype!r}")
+        for word, kind in (("sizes", str), ("types", Mapping), ("ranks", Mapping)):
+            if not isinstance(getattr(self, word), kind):
+                wanted = "a string such as 'x[..., k]'" if kind is str else "a dict by the names of tensors"
+                raise TypeError(f"Domain: {word} must be {wanted}, got {getattr(self, word)!r}")
+        object.__setattr__(self, "dtypes", _read_dtypes("dtypes", self.dtypes))
+        own = {name: _read_dtypes(f"the types of {name}", dtypes) for name, dtypes in self.types.items()}
+        object.__setattr__(self, "types", own)
+        object.__setattr__(self, "wide", words.several("Domain", "wide", self.wide, "names"))
+        words.one_of("Domain", "layout", self.layout, get_args(Layout))
+        for word in ("mixed", "broadcast"):
+            words.flag("Domain", word, getattr(self, word))
         for name, ranks in self.ranks.items():
-            if not isinstance(ranks, (int, range)) or (isinstance(ranks, range) and ranks.step != 1):
+            if not _is_rank(ranks):
                 raise TypeError(
                     f"Domain: the ranks of {name} must be a number or a range without a step, got {ranks!r}"
                 )
@@ -125,7 +132,22 @@ def _has_layout(t: Tensor, layout: Layout) -> bool:
         return t.is_contiguous()
     if layout == "channels_last":
         return t.dim() == 4 and t.is_contiguous(memory_format=torch.channels_last)
-    return True
+    return layout == "any"  # a kernel must not run on a word that nobody knows
+
+
+def _read_dtypes(word: str, given: Any) -> tuple[torch.dtype, ...]:
+    if isinstance(given, torch.dtype):
+        raise TypeError(f"Domain: {word} are several; write ({given},)")
+    for dtype in (given,) if isinstance(given, str) or not isinstance(given, Iterable) else given:
+        if not isinstance(dtype, torch.dtype):
+            raise TypeError(f"Domain: a dtype must be one of torch's, such as torch.float32, got {dtype!r} in {word}")
+    return tuple(given)
+
+
+def _is_rank(given: Any) -> bool:
+    if isinstance(given, range):
+        return given.step == 1 and given.start >= 0
+    return isinstance(given, int) and not isinstance(given, bool) and given >= 0
 
 
 def _list(dtypes: Iterable[torch.dtype]) -> str:

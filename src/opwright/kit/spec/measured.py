@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from opwright.kit.spec import words
 from opwright.kit.spec.samples import Maker, Sample, read_sample
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def refuse_taken(op: str, known: Sequence[Variant], name: str) -> None:
 
 
 def _read_sizes(op: str, sizes: Sequence[int], at: int | None) -> tuple[tuple[int, ...], int | None]:
-    if any(not isinstance(n, int) or n < 1 for n in sizes):
+    if any(not isinstance(n, int) or n < 1 for n in words.several(op, "sizes", sizes, "whole numbers")):
         raise ValueError(f"{op}: the sizes of bench cases are positive whole numbers, got {list(sizes)}")
     if at is None and sizes:
         at = max(sizes)

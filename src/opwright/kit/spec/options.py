@@ -7,6 +7,8 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from opwright.kit.spec import words
+
 
 @dataclass(frozen=True)
 class Options:
@@ -35,10 +37,13 @@ class Options:
 
     def __post_init__(self) -> None:
         for word in ("sources", "cxxflags", "ldflags", "include", "nvccflags", "arch"):
-            given = getattr(self, word)
-            if isinstance(given, str) or not all(isinstance(each, str) for each in given):
+            given = words.several("Options", word, getattr(self, word), "strings")
+            if not all(isinstance(each, str) for each in given):
                 raise TypeError(f"Options: {word} must be a tuple of strings, got {given!r}")
-            object.__setattr__(self, word, tuple(given))
+            object.__setattr__(self, word, given)
+        words.one_of("Options", "abi", self.abi, ("stable", "aten"))
+        for word in ("debug", "rdc"):
+            words.flag("Options", word, getattr(self, word))
 
     def with_environment(self) -> Options:
         """These options with those of the environment added."""
