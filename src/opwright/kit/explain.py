@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from opwright.kit.dispatch import fake, node
+from opwright.kit.dispatch import fake, node, writing
 from opwright.kit.op import Op
 from opwright.kit.spec.require import spell
 from opwright.kit.spec.values import tensors
@@ -84,6 +84,8 @@ def _forward(op: Op[..., Any], values: dict[str, Any], given: bool, name: str = 
     kernel, refused = op.choose(values)
     if kernel is not None and not kernel.usable:
         return Step(name, "reference", f"{kernel.name}: {kernel.state}")
+    if kernel is not None and (why := writing.refuses(op, values)) is not None:
+        return Step(name, "reference", f"{kernel.name}: {why}")
     if kernel is not None:
         return Step(name, kernel.name, f"the call lies in its domain; {kernel.state}")
     return Step(name, "reference", "; ".join(f"{k.name}: {why}" for k, why in refused))

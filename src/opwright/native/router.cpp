@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "choose.h"
+#include "overlap.h"
 #include "ways.h"
 
 namespace opwright {
@@ -104,15 +105,17 @@ class Router final : public c10::OperatorKernel {
         return written;
     }
 
-    // Whether a kernel that knows nothing of this may write to these. PyTorch's own operators refuse a tensor whose
-    // elements share memory, or that shares a part of another's, and one of inference mode outside it: what the
-    // reference makes of that is what counts.
+    // Whether a kernel may write to these, as writing.py has it. It could read what it has written where an element of
+    // one argument is one of another as well, and PyTorch's own operators refuse a tensor whose elements share memory,
+    // and one of inference mode outside it: what the reference makes of that is what counts.
     static bool may_write(at::ArrayRef<at::Tensor> written, at::ArrayRef<IValue> values) {
         for (const at::Tensor& t : written) {
             if (t.is_inference() && !c10::InferenceMode::is_enabled()) return false;
             if (at::has_internal_overlap(t) == at::MemOverlap::Yes) return false;
+            bool itself = false;  // was met among the arguments
             const auto apart = [&](const at::Tensor& other) {
-                return !other.defined() || at::get_overlap_status(t, other) != at::MemOverlapStatus::Partial;
+                if (!itself && other.is_same(t)) return itself = true;
+                return !other.defined() || !may_share(t, other);
             };
             for (const IValue& value : values) {
                 if (value.isTensor() && !apart(value.toTensor())) return false;

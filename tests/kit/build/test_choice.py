@@ -149,6 +149,12 @@ def add_to_(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x.add_(y)
 
 add_to_.kernel_file("cpu.cpp", ow.Domain(dtypes=(torch.float32,), broadcast=True))
+
+@ow.op
+def drift_(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x.mul_(0.5).add_(y)
+
+drift_.kernel_file("cpu.cpp", ow.Domain(dtypes=(torch.float32,), broadcast=True))
 """
 NUMBERS_KERNEL = """
 #include <opwright/kernel.h>
@@ -158,6 +164,10 @@ Tensor numbered_cpu(const Tensor& x, const std::vector<double>& many, const std:
     return map([=](float v) { return v * float(all) + 100; }, x);
 }
 void add_to_cpu(const Tensor& x, const Tensor& y) { map_into(x, [](float a, float b) { return a + b; }, x, y); }
+void drift_cpu(const Tensor& x, const Tensor& y) {
+    map_into(x, [](float a, float b) { return a / 2 + b + 100; }, x, y);
+}
+OPWRIGHT_KERNEL(drift_, CPU, drift_cpu);
 OPWRIGHT_KERNEL(numbered, CPU, numbered_cpu);
 OPWRIGHT_KERNEL(add_to_, CPU, add_to_cpu);
 """
@@ -180,6 +190,17 @@ for target, other in ((torch.ones(1).expand(3), torch.arange(3.0)), (z[1:], z[:-
         print(str(e)[:21])
 print(z.tolist() == [1.0] * 8)
 """
+SHARED = """
+import torch, opwright as ow
+drift_ = ow.load({folder!r}).drift_
+s, m = torch.ones(4), torch.ones(2, 4)
+for x, y in ((s, s), (s.view(2, 2), s.view(2, 2)), (s[::2], s[::2]), (m[:, ::2], m[:1, ::2]), (m[:, :3], m[:, 1:])):
+    m.fill_(1), s.fill_(1)
+    print(drift_(x, y).flatten()[0].item(), ow.explain(drift_, x, y).runs)
+for x, y in ((s[:2], s[2:]), (s[::2], s[1::2]), (m[:, 0], m[:, 1]), (m[:, :2], m[:, 2:]), (s[:0], s[:0]), (s, m[0])):
+    m.fill_(1), s.fill_(1)
+    print(*drift_(x, y).flatten()[:1].tolist(), ow.explain(drift_, x, y).runs)
+"""
 
 
 @pytest.mark.parametrize("native", [pytest.param("0", marks=pytest.mark.slow), ""])
@@ -195,6 +216,22 @@ def test_numbers_reach_kernels_and_what_overlaps_does_not(workshop: Workshop, na
     assert done.stdout.splitlines() == [
         "[101.0]", "[102.0]", "[101.0]", "[102.5]", "[107.0]", "[2j]", "[2j]", "[2.0, 2.0]", "[2.0, 2.0]",
         "unsupported operation", "unsupported operation", "Inplace update to inf", "True",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("native", [pytest.param("0", marks=pytest.mark.slow), ""])
+def test_what_a_kernel_writes_it_alone_has(workshop: Workshop, native: str) -> None:
+    """A call in which it would read what it has written goes to the reference, which reads and writes step by step."""
+    if native == "":
+        workshop.with_own_libraries()
+    folder = workshop.root / "ops" / "numbered"
+    folder.mkdir(parents=True)
+    (folder / "op.py").write_text(NUMBERS)
+    (folder / "cpu.cpp").write_text(NUMBERS_KERNEL)
+    done = workshop.run(SHARED.format(folder=str(folder)), OPWRIGHT_NATIVE=native)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        *["1.0 reference"] * 5, *["101.5 cpu.cpp"] * 4, "cpu.cpp", "101.5 cpu.cpp"
     ]  # fmt: skip
 
 

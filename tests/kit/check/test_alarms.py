@@ -10,6 +10,10 @@ import torch
 from torch import Tensor
 
 import opwright as ow
+from opwright.kit.check.cases import Subject
+from opwright.kit.check.properties import state
+from opwright.kit.check.report import Finding
+from opwright.kit.dispatch import writing
 from opwright.kit.workers import worker
 
 
@@ -114,3 +118,24 @@ def test_the_gradient_of_an_operator_with_a_result_of_integers_is_checked() -> N
         "forward",
         "gradients",
     }
+
+
+def test_a_kernel_that_reads_what_it_has_written_is_found_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    @ow.op
+    def alarm_drift_(x: Tensor, y: Tensor) -> Tensor:
+        return x.mul_(0.5).add_(y)
+
+    @alarm_drift_.kernel("cpu")
+    def _(x: Tensor, y: Tensor) -> None:
+        x.copy_(x * 0.5 + y)
+
+    @alarm_drift_.samples
+    def _(make: ow.Maker) -> Iterator[Any]:
+        yield make(3), make(3)
+
+    subject = Subject(alarm_drift_)
+    (case,) = [case for case in state.cases(subject) if case.extra == "shared"]
+    state.check(subject, case)
+    monkeypatch.setattr(writing, "refuses", lambda op, values: None)
+    with pytest.raises(Finding, match="with one tensor for both x, which it writes to, and y, it differs"):
+        state.check(subject, case)

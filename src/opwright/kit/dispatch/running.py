@@ -11,12 +11,12 @@ from opwright.kit import private
 from opwright.kit.derive.roles import Gradient
 from opwright.kit.derive.vjp import above_autograd, below_autograd, open_to_transforms
 from opwright.kit.derive.vjp import differentiated as somebody_differentiates
-from opwright.kit.dispatch import registry, short
+from opwright.kit.dispatch import registry, short, writing
 from opwright.kit.dispatch.call import describe
 from opwright.kit.dispatch.kernel import Kernel, device_of
 from opwright.kit.spec import probe
 from opwright.kit.spec.captured import named
-from opwright.kit.spec.values import has_gradient, overlaps, tensors
+from opwright.kit.spec.values import has_gradient, tensors
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -119,7 +119,7 @@ def kernel(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
         return reference(op, args, kwargs)
     values = op.signature.bind(args, kwargs)
     chosen, _ = op.choose(values)
-    function = None if chosen is None or not _may_write(op, values) else chosen.ready(op)
+    function = None if chosen is None or writing.refuses(op, values) is not None else chosen.ready(op)
     if chosen is None or function is None:
         return reference(op, args, kwargs)
     try:
@@ -230,12 +230,3 @@ def _fits(output: Output, value: Any) -> bool:
     if output.kind.is_list:
         return isinstance(value, (list, tuple)) and all(isinstance(v, torch.Tensor) for v in value)
     return isinstance(value, torch.Tensor) or (value is None and output.kind.is_optional)
-
-
-def _may_write(op: Op[..., Any], values: dict[str, Any]) -> bool:
-    """Whether a kernel that knows nothing of shared memory may write to its arguments, as router.cpp has it."""
-    written = [t for p in op.signature.parameters if p.mutated for t in tensors(values[p.name])]
-    if not written:
-        return True
-    given = [t for value in values.values() for t in tensors(value)]
-    return not any((t.is_inference() and not torch.is_inference_mode_enabled()) or overlaps(t, given) for t in written)

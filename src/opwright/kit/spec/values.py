@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from opwright.kit import private
-
 
 def tensors(value: Any) -> list[Tensor]:
     """The tensors in a value: itself, or those of a list or tuple.
@@ -43,31 +41,6 @@ def copied(value: Any) -> Any:
     (tensor([1.]), [tensor([1.])])
     """
     return [t.clone() for t in value] if isinstance(value, (list, tuple)) else value.clone()
-
-
-def overlaps(t: Tensor, others: Iterable[Tensor]) -> bool:
-    """Whether elements of a tensor share memory with each other, or with a part of another's, as far as that is known
-    soon: what PyTorch's own operators refuse to write to.
-
-    >>> x = torch.ones(4)
-    >>> overlaps(x, [x]), overlaps(x[1:], [x[:-1]]), overlaps(torch.ones(1).expand(3), [])
-    (False, True, True)
-    """
-    if private.internal_overlap(t) == 1:
-        return True
-    begin, end = t.data_ptr(), t.data_ptr() + t.nbytes
-    for other in others:
-        if t.numel() == 0 or other.numel() == 0 or not _dense(t) or not _dense(other):
-            continue
-        first, last = other.data_ptr(), other.data_ptr() + other.nbytes
-        whole = (first, last) == (begin, end) and other.stride() == t.stride()
-        if not whole and first < end and begin < last:
-            return True
-    return False
-
-
-def _dense(t: Tensor) -> bool:
-    return private.internal_overlap(t) == 0
 
 
 def has_gradient(t: Tensor) -> bool:

@@ -1,8 +1,10 @@
-"""Nothing is kept between calls: neither values, nor sizes, nor what an address once held."""
+"""Nothing is kept between calls: neither values, nor sizes, nor what an address once held. Nor does a call read what it
+has written: a tensor that it writes to may be passed twice."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
+from opwright.kit.op import Op
 from opwright.kit.spec.samples import Sample
 from opwright.kit.truth.oracle import Oracle, Results, copied, rebuilt
 
@@ -21,6 +24,8 @@ PROPERTY = Property(turn=170)
 def cases(subject: Subject) -> Iterator[Case]:
     for case in subject.few(3):
         yield from (Case(case.sample, case.dtype, extra=how) for how in ("values", "sizes", "dtypes", "around"))
+        if subject.op.spec.written:
+            yield Case(case.sample, case.dtype, extra="shared")
 
 
 def skip(subject: Subject) -> str | None:
@@ -32,6 +37,9 @@ def skip(subject: Subject) -> str | None:
 def check(subject: Subject, case: Case) -> None:
     plain = Case(case.sample, case.dtype)
     sample = subject.draw(plain)
+    if case.extra == "shared":
+        _shared(subject.op, sample)
+        return
     oracle = accepted(lambda: Oracle(reference_of(subject.op), sample, subject.seed))
     _judge(oracle, attempt(subject.op, copied(sample)), "first")
     if case.extra == "values":
@@ -41,6 +49,36 @@ def check(subject: Subject, case: Case) -> None:
     else:
         _others(subject, case)
     _judge(oracle, attempt(subject.op, copied(sample)), "later")
+
+
+def _shared(op: Op[..., Any], sample: Sample) -> None:
+    """One tensor that is written to, in the place of another as well."""
+    given = op.signature.bind(sample.args, sample.kwargs)
+    alone = [p.name for p in op.signature.parameters if isinstance(given.get(p.name), Tensor)]
+    pairs = [(p.name, other) for p in op.spec.written for other in alone if p.name in alone and other != p.name]
+    tried = 0
+    for name, other in pairs:
+
+        def call(name: str = name, other: str = other) -> Sample:
+            own = copied(sample)
+            values = op.signature.bind(own.args, own.kwargs)
+            return Sample((), {**values, other: values[name]})
+
+        try:
+            expected = accepted(lambda: reference_of(op)(call()))
+        except NotApplicable:
+            continue
+        got = attempt(op, call())
+        tried += 1
+        for e, g in zip(expected, got, strict=True):
+            try:
+                torch.testing.assert_close(g, e, equal_nan=True)
+            except AssertionError:
+                raise Finding(
+                    f"with one tensor for both {name}, which it writes to, and {other}, it differs from the reference"
+                ) from None
+    if not tried:
+        raise NotApplicable("no tensor of it can stand for one that it writes to as well")
 
 
 def _around(subject: Subject, sample: Sample) -> None:
