@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -99,3 +100,34 @@ def test_numpy_numbers_are_numbers() -> None:
     x = torch.ones(2)
     assert ow.scale(x, np.float32(2)).tolist() == [2.0, 2.0]
     assert ow.scale(x, np.int64(3)).tolist() == [3.0, 3.0]
+
+
+def test_a_rejection_inside_a_kernel_is_one_error_and_no_log() -> None:
+    """The reference is asked on fake tensors first, which log what they raise with a traceback."""
+    told: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.append(record.getMessage())
+
+    @ow.op
+    def summed_along(x: Tensor, dim: int) -> Tensor:
+        return x.sum(dim)
+
+    @summed_along.kernel("cpu")
+    def _(x: Tensor, dim: int) -> Tensor:
+        if dim >= x.dim():
+            raise RuntimeError("the kernel takes no such dim")
+        return x.sum(dim)
+
+    log, handler = logging.getLogger("torch._subclasses.fake_tensor"), Handler()
+    log.addHandler(handler)
+    try:
+        with pytest.raises(IndexError, match="Dimension out of range"):
+            summed_along(torch.ones(2, 3), 7)
+        assert ow.explain(summed_along, torch.ones(2, 3), 7).error is not None
+        assert not told
+        log.error("somebody else's")
+        assert told == ["somebody else's"]
+    finally:
+        log.removeHandler(handler)

@@ -7,6 +7,8 @@ test-versions`); what is only in some says so.
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -82,6 +84,22 @@ def fake_tensor_mode(**options: Any) -> Any:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     return FakeTensorMode(**options)
+
+
+@contextlib.contextmanager
+def unlogged_fakes() -> Iterator[None]:
+    """Fake tensors do not log what they raise, with a traceback, in this thread: whoever asks raises it, or does not
+    mind."""
+    log, mine = logging.getLogger("torch._subclasses.fake_tensor"), threading.get_ident()
+
+    def foreign(record: logging.LogRecord) -> bool:
+        return record.thread != mine
+
+    log.addFilter(foreign)
+    try:
+        yield
+    finally:
+        log.removeFilter(foreign)
 
 
 def fake_errors() -> tuple[type[Exception], ...]:

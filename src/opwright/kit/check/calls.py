@@ -73,7 +73,7 @@ def depends_on_values(function: Callable[..., Any], sample: Sample) -> bool:
     """Whether the shape of what a function makes cannot be told from shapes alone."""
     mode = private.fake_tensor_mode()
     try:
-        with mode, torch.no_grad():
+        with private.unlogged_fakes(), mode, torch.no_grad():
             faked = rebuilt(sample, mode.from_tensor)
             function(*faked.args, **faked.kwargs)
     except private.fake_errors():

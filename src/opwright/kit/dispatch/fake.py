@@ -108,7 +108,7 @@ def imagine(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             return mode.from_tensor(value)
         return [imagined(v) for v in value] if isinstance(value, (list, tuple)) else value
 
-    with mode, torch.no_grad():
+    with private.unlogged_fakes(), mode, torch.no_grad():
         return op.run_reference(*map(imagined, args), **{k: imagined(v) for k, v in kwargs.items()})
 
 

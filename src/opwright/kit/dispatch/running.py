@@ -193,7 +193,7 @@ def _refuse_histories(op: Op[..., Any], args: Args, kwargs: Kwargs) -> None:
 
     with torch.inference_mode(False), torch.enable_grad(), above_autograd():
         try:
-            with private.fake_tensor_mode(allow_non_fake_inputs=True):
+            with private.unlogged_fakes(), private.fake_tensor_mode(allow_non_fake_inputs=True):
                 name = lost(empty)
         except Exception:  # it reads values
             try:
