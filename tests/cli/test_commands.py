@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -182,6 +183,54 @@ def test_ctrl_c_stops_soon_and_tells_what_is_known(command: tuple[str, ...], tmp
     assert running.returncode == 130, said
     assert time.monotonic() - began < 10  # within two seconds on a machine that does nothing else
     assert re.search(r"stopped; \d+ (properties hold in \d+ cases|of \d+ libraries are built)", said), said
+
+
+SLOW = """
+import time, torch, opwright as ow
+def define(name):
+    def slow(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+    op = ow.op(name=name)(slow)
+    op.samples(lambda make: iter([(make(3),)]))
+    @op.kernel("cpu")
+    def kernel(x):
+        time.sleep(30)
+        return x + 1
+    return op
+slow_one, slow_two = define("slow_one"), define("slow_two")
+"""
+
+
+@pytest.mark.parametrize("names", [["slow_one"], []], ids=["one", "several"])
+def test_an_interrupt_of_the_check_alone_ends_its_processes(names: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "slow.py"
+    file.write_text(SLOW if not names else SLOW.replace('define("slow_two")', "None"), encoding="utf-8")
+    running = subprocess.Popen(
+        [sys.executable, "-m", "opwright", "check", str(file)],
+        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    with pytest.raises(subprocess.TimeoutExpired):
+        running.wait(12)
+    began = time.monotonic()
+    running.send_signal(signal.SIGINT)
+    said, _ = running.communicate(timeout=60)
+    assert running.returncode == 130, said
+    assert time.monotonic() - began < 8  # about one second on a machine that does nothing else
+    assert "stopped; " in said
+    assert "Traceback" not in said
+    assert not alive_in_group(running.pid)
+
+
+def alive_in_group(group: int) -> list[str]:
+    """The processes of a group, but for those that are dead and that nobody has waited for."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, rest = process.read_text().rpartition(")")
+            state, _, its_group = rest.split()[:3]
+            found += [name] if int(its_group) == group and state != "Z" else []
+    return found
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from opwright.cli.choosing import Names, chosen
 from opwright.kit.build import cache as build_cache
-from opwright.kit.build import compile, own, prebuilt, room, toolchain
+from opwright.kit.build import compile, own, prebuilt, program, room, toolchain
 from opwright.kit.build.compile import write_compile_commands
 from opwright.kit.build.library import Library
 from opwright.kit.build.trouble import WrongKernel
@@ -88,6 +88,8 @@ def build(
             for future in track(done, "building", len(waiting), console=console, transient=True):
                 future.result()
         except KeyboardInterrupt:
+            program.stop()
+            concurrent.futures.wait([f for f in waiting if not f.cancel()], 2)
             built = sum(f.done() and not f.cancelled() and f.exception() is None for f in waiting)
             console.print(f"stopped; {built} of {len(waiting)} libraries are built", highlight=False)
             raise typer.Exit(130) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -277,18 +278,35 @@ def test_jobs_are_bounded_by_memory_and_by_the_user(monkeypatch: pytest.MonkeyPa
         toolchain.jobs()
 
 
-def test_ctrl_c_stops_a_build_at_once(workshop: Workshop) -> None:
+@pytest.mark.parametrize("command", ["build", "check"])
+@pytest.mark.parametrize("interrupt", [os.killpg, os.kill], ids=["everybody", "it_alone"])
+def test_an_interrupt_stops_a_build_at_once(workshop: Workshop, command: str, interrupt: Callable[..., None]) -> None:
+    """A terminal's Ctrl-C reaches all that it started; what an editor or a supervisor sends reaches it alone."""
+    folder = str(workshop.write())
     building = subprocess.Popen(
-        [sys.executable, "-m", "opwright", "build", str(workshop.write())],
-        stderr=subprocess.PIPE, text=True, env=workshop.environment, start_new_session=True,
+        [sys.executable, "-m", "opwright", command, folder],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=workshop.environment, start_new_session=True,
         # What a shell starts in the background ignores Ctrl-C, and so would its children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
-    assert building.stderr is not None
-    while "building" not in building.stderr.readline():
+    assert building.stdout is not None
+    while "building" not in building.stdout.readline():
         pass
     time.sleep(1)
-    os.killpg(building.pid, signal.SIGINT)
-    building.communicate(timeout=10)
+    assert compilers(workshop.cache)
+    interrupt(building.pid, signal.SIGINT)
+    said, _ = building.communicate(timeout=10)
     assert building.returncode == 130
+    assert "stopped; 0 " in said
+    assert "opwright: built" not in said
+    assert not compilers(workshop.cache)
     assert not list((workshop.cache / "entries").iterdir())
+
+
+def compilers(cache: Path) -> list[str]:
+    """The commands of processes that write into a cache."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(process.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [command for command in found if str(cache) in command]

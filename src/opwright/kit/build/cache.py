@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from opwright.kit.build import lockfile
+from opwright.kit.build import lockfile, program
 from opwright.kit.build.foreign import open_way
 from opwright.kit.build.trouble import NoCache, Unavailable
 
@@ -227,7 +227,9 @@ def _alone(root: Path, key: str, name: str) -> Iterator[bool]:
                 alone = True
                 if not lockfile.take(held, wait=False):
                     print(f"opwright: {name} is being built already, waiting for it", file=sys.stderr, flush=True)
-                    lockfile.take(held, wait=True)
+                    while not lockfile.take(held, wait=False):  # no signal would reach a thread that waits for it
+                        program.refuse_stopped()
+                        time.sleep(0.1)
             except lockfile.NoLocks:
                 alone = False
             if alone and not lockfile.stands(held, file):

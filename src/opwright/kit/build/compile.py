@@ -6,10 +6,8 @@ import concurrent.futures
 import contextlib
 import functools
 import hashlib
-import math
 import os
 import re
-import signal
 import sys
 import threading
 import time
@@ -57,12 +55,14 @@ def build(plan: Plan, force: bool = False, hint: str = "") -> cache.Entry:
 
 @contextlib.contextmanager
 def hurried(jobs: int) -> Iterator[concurrent.futures.ThreadPoolExecutor]:
-    """A pool that starts nothing more once something went wrong, Ctrl-C included."""
+    """A pool that starts nothing more once something went wrong. An interrupt ends the compilers that run, too."""
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         try:
             yield pool
-        except BaseException:
+        except BaseException as e:
             pool.shutdown(wait=False, cancel_futures=True)
+            if isinstance(e, KeyboardInterrupt):
+                program.stop()
             raise
 
 
@@ -186,24 +186,14 @@ def _link_command(plan: Plan, objects: list[Path], before: list[Path]) -> list[s
     return [*link, "-Wl,--no-as-needed", *torch, *plan.options.ldflags]
 
 
-_interrupted = -math.inf
-"""When a compiler was last stopped by Ctrl-C, which it gets as we do."""
-
-
 def _run(command: list[str], plan: Plan, log: list[str], log_file: Path, private: Path) -> None:
-    global _interrupted
     # A compiler's messages are read by machine, and its scratch files stay in the private folder.
     environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(private)}
     if os.environ.get("OPWRIGHT_VERBOSE", "") not in ("", "0"):
         print(" ".join(command), file=sys.stderr, flush=True)
     try:
         with _slots():
-            if time.monotonic() - _interrupted < 1:
-                raise KeyboardInterrupt  # another thread's compiler was stopped, and this one was next
             done = program.run(command, env=environment, cwd=private)
-            if done.returncode == -signal.SIGINT:
-                _interrupted = time.monotonic()
-                raise KeyboardInterrupt
     except OSError as e:
         raise Unavailable(
             f"{plan.name}: the compiler {command[0]} does not start ({e.strerror}); set CXX, or NVCC"

@@ -80,7 +80,7 @@ def run(
     if kind == "cuda" and not torch.cuda.is_available():
         raise RuntimeError("check: there is no GPU here; `opwright doctor` says why")
     wanted = [p for p in in_turn() if (p in only if only else facts_of(p).serves(kind, sanitized))]
-    unfit = {op: _build(op, kind) for op in operators}
+    unfit: dict[Op[..., Any], list[Result]] = {}
     here = here or os.environ.get("OPWRIGHT_CHECK_HERE", "") not in ("", "0")
     asked = Check(device, seed, thorough, case, rung, wanted, progress or (lambda op, name, cases: None), here)
 
@@ -88,12 +88,15 @@ def run(
         return unfit[op] or asked.check(op)
 
     try:
+        unfit |= {op: _build(op, kind) for op in operators}
         if len(operators) > 1 and _cores() > 1 and not here:
             with ThreadPoolExecutor(2) as pool:
                 try:
                     found = list(pool.map(check, operators))
                 except KeyboardInterrupt:
                     pool.shutdown(wait=False, cancel_futures=True)
+                    asked.stopped = True
+                    _interrupt()
                     raise
         else:
             found = [check(op) for op in operators]
@@ -146,6 +149,8 @@ class Check:
     here: bool = False
     notes: dict[str, None] = field(default_factory=dict)
     finished: list[Result] = field(default_factory=list)
+    stopped: bool = False
+    """Whether it was interrupted: what dies from now on was ended by us."""
 
     def check(self, op: Op[..., Any]) -> list[Result]:
         """All results of one operator."""
@@ -216,9 +221,13 @@ class OperatorCheck:
         return result
 
     def _define(self, worker: Worker) -> None:
+        if self.asked.stopped:
+            raise KeyboardInterrupt
         try:
             worker.define(self.op)
         except Died as e:
+            if self.asked.stopped:
+                raise KeyboardInterrupt from None
             raise Stranded(f"{self.op.name}: defining it in a process of its own ended that: {e}") from None
 
     def _here(self, rung: Op[..., Any], result: Result, seed: int) -> None:
@@ -270,7 +279,7 @@ class OperatorCheck:
                     result.skipped = answer["skipped"]
                     return
             except Died as e:
-                if e.code == -signal.SIGINT:
+                if e.code == -signal.SIGINT or self.asked.stopped:
                     raise KeyboardInterrupt from None
                 if not current:
                     raise RuntimeError(f"{result.op}: the check itself failed at {result.property}: {e}") from None
@@ -343,6 +352,8 @@ def _named(op: Op[..., Any]) -> str | None:
 
 
 _idle: defaultdict[str, list[Worker]] = defaultdict(list)
+_busy: set[Worker] = set()
+_servers: list[ForkServer] = []
 _lock = locks.renewed()
 
 
@@ -353,11 +364,14 @@ def borrowed(kind: str) -> Iterator[Worker]:
         worker = _idle[kind].pop() if _idle[kind] else None
     if worker is None:
         worker = Worker(_server(kind == "sanitize").start)
+    _busy.add(worker)
     try:
         yield worker
     except BaseException:
         worker.stop()
         raise
+    finally:
+        _busy.discard(worker)
     with _lock:
         _idle[kind].append(worker)
 
@@ -366,7 +380,16 @@ def borrowed(kind: str) -> Iterator[Worker]:
 def _server(sanitized: bool) -> ForkServer:
     server = ForkServer("opwright.kit.check.worker", {INSIDE: "1", **(sanitize.environment() if sanitized else {})})
     atexit.register(server.stop)
+    _servers.append(server)
     return server
+
+
+def _interrupt() -> None:
+    """End the processes that other threads wait for."""
+    for worker in list(_busy):
+        worker.interrupt()
+    for server in _servers:
+        server.interrupt()
 
 
 @atexit.register

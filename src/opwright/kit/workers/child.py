@@ -22,8 +22,10 @@ Say = Callable[..., None]
 
 def serve(module: str, requests: Iterable[str], answers: IO[str], done: Callable[[], None] = lambda: None) -> None:
     """Answer requests with what a module's `answer(request, say)` says, and at the end with what it returns."""
+    from opwright.kit.build import program
     from opwright.kit.workers.travel import arrive
 
+    program.apart = False
     answer = importlib.import_module(module).answer
 
     def say(**said: Any) -> None:

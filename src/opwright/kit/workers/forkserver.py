@@ -66,6 +66,13 @@ class ForkServer:
                 env=environment({"OMP_WAIT_POLICY": "PASSIVE", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", **self._more}),
             )  # fmt: skip
 
+    def interrupt(self) -> None:
+        """End the process at once, from another thread; one that waits for it hears that it ended. Another is started
+        when it is needed."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
     def stop(self) -> None:
         """End the process, and its workers with it."""
         if self._process is not None:

@@ -185,6 +185,12 @@ class Worker:
         self._channel.close()
         self._log.close()
 
+    def interrupt(self) -> None:
+        """End its process at once, from another thread: the one that listens hears that it died."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
     def stop(self) -> None:
         """End the worker at once."""
         if self._process is not None:
