@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import subprocess
@@ -10,10 +11,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import opwright as ow
 from opwright.kit import doctor
@@ -190,6 +193,74 @@ def test_a_user_who_can_write_nowhere_uses_what_there_is(open_workshop: Workshop
     if home == "/":
         done = run(OPWRIGHT_PREBUILT=str(made))
         assert (done.stdout.splitlines(), done.stderr) == ([KERNEL_RAN] * 2, "")
+
+
+def carried(plan: Plan, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Put a library for a plan into a folder of prebuilt ones. What is in it does not matter to who looks for it."""
+    library = folder.parent / "made.so"
+    library.write_bytes(b"a library")
+    about = {"key": plan.key, "sha256": hashlib.sha256(b"a library").hexdigest()}
+    prebuilt.write(plan, cache.Entry(library, about), folder)
+    monkeypatch.setenv("OPWRIGHT_PREBUILT", str(folder))
+
+
+@pytest.mark.parametrize("abi", ["stable", "aten"])
+@pytest.mark.parametrize(
+    ("there", "for_aten"),
+    [
+        ("2.99.0", False),
+        (f"{torch.__version__.partition('+')[0]}+other", True),
+        ("of another commit", False),
+    ],
+)
+def test_a_prebuilt_library_serves_every_torch_that_its_abi_allows(
+    plan: Plan, abi: Any, there: str, for_aten: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fresh() -> Plan:
+        return replace(plan, options=ow.Options(abi=abi))
+
+    carried(fresh(), monkeypatch, tmp_path / "made")
+    assert prebuilt.look_up(fresh()) is not None
+    if there == "of another commit":
+        monkeypatch.setattr(torch.version, "git_version", there)
+    else:
+        monkeypatch.setattr(torch, "__version__", there)
+    assert (prebuilt.look_up(fresh()) is not None) == (abi == "stable" or for_aten)
+
+
+def test_a_prebuilt_library_that_uses_python_serves_that_python_alone(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan.sources[0].write_text("#include <torch/extension.h>\n")
+    carried(replace(plan, options=ow.Options(abi="aten")), monkeypatch, tmp_path / "made")
+    assert prebuilt.look_up(replace(plan, options=ow.Options(abi="aten"))) is not None
+    monkeypatch.setattr(sys.implementation, "cache_tag", "cpython-399")
+    assert prebuilt.look_up(replace(plan, options=ow.Options(abi="aten"))) is None
+
+
+EXPLAINED = """
+import torch, opwright as ow
+op = getattr(ow.load({folder!r}), {name!r})
+print(ow.explain(op, torch.ones(3)).steps[0].why)
+"""
+
+
+def test_what_is_prebuilt_or_cached_is_explained_as_built(workshop: Workshop) -> None:
+    folder = workshop.write(options="abi='aten'", more="#include <ATen/core/Tensor.h>")
+    made = workshop.root / "made"
+    explained = EXPLAINED.format(folder=str(folder), name=folder.name)
+    assert workshop.run(explained).stdout.strip().endswith("built on first use")
+    built = workshop.run(
+        f"import sys; sys.argv[1:] = ['build', {str(folder)!r}, '--to', {str(made)!r}]\n"
+        f"from opwright.cli import main; main()"
+    )
+    assert built.returncode == 0, built.stderr
+    assert workshop.run(explained, OPWRIGHT_BUILD="0").stdout.strip().endswith("built, and loaded on first use")
+    shutil.rmtree(workshop.cache)
+    assert "not built" in workshop.run(explained, OPWRIGHT_BUILD="0").stdout
+    forbidden = {"OPWRIGHT_BUILD": "0", "OPWRIGHT_PREBUILT": str(made)}
+    assert workshop.run(explained, **forbidden).stdout.strip().endswith("built, and loaded on first use")
+    assert workshop.use(folder, **forbidden).stdout.strip() == KERNEL_RAN
 
 
 def another_version(folder: Path) -> str:

@@ -83,7 +83,7 @@ class Library:
             self.find(self.plan(), force)
 
     def cached(self) -> bool:
-        """Whether the cache holds it as its sources are now."""
+        """Whether it is built as its sources are now: in the cache, prebuilt or shipped."""
         try:
             plan = self.plan()
             made = self._shipped(plan)[0] or _made_elsewhere(plan)

@@ -132,8 +132,15 @@ class Plan:
 
     @unlocked_property
     def portable_key(self) -> str:
-        """The hash of what is the same on every machine: a library built elsewhere is found by it."""
-        return _hash(self._content | {"machine": platform.machine()})
+        """The hash of what is the same on every machine: a library built elsewhere is found by it. The whole of
+        PyTorch's C++ is another with each torch, and on a GPU with each build of it; Python's with each Python."""
+        machine = {"machine": platform.machine()}
+        if self.options.abi == "aten":
+            machine |= {"system": sys.platform, "torch": toolchain.torch_source()}
+            machine |= {"build": toolchain.torch_identity().split()[0]} if self.device == "cuda" else {}
+        if self.uses_python:
+            machine |= {"python": str(sys.implementation.cache_tag)}
+        return _hash(self._content | machine)
 
     def filled_defines(self) -> list[str]:
         return [f"-D{d.replace('{key}', self.key[:16])}" for d in self.defines]

@@ -1,7 +1,8 @@
 """Libraries that were built elsewhere: looked up before anything is compiled.
 
 A folder of such libraries is one that `opwright build --to FOLDER` wrote: an entry as in the cache, under the part of
-the key that is the same on every machine. The stable ABI lets them run under another torch and another Python.
+the key that is the same on every machine. The stable ABI lets them run under another torch and another Python; those of
+`abi="aten"` are found under the torch that they were built for alone.
 """
 
 from __future__ import annotations
@@ -24,8 +25,6 @@ def folders() -> list[Path]:
 def look_up(plan: Plan) -> cache.Entry | None:
     """The library of a plan, if somebody built it for a machine like this one. Raise when it lies only where somebody
     else could have put it."""
-    if plan.options.abi != "stable":
-        return None  # made for one torch
     refused: NoCache | None = None
     for root in folders():
         try:

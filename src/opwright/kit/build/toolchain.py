@@ -60,6 +60,11 @@ def torch_identity() -> str:
     return f"{torch.__version__} {torch.version.git_version} {platform.machine()} {platform.libc_ver()}"
 
 
+def torch_source() -> str:
+    """What PyTorch's C++ depends on: its version, without what tells builds of one source apart, and the commit."""
+    return f"{torch.__version__.partition('+')[0]} {torch.version.git_version}"
+
+
 def torch_includes() -> list[Path]:
     root = Path(torch.__file__).parent / "include"
     return [root, root / "torch" / "csrc" / "api" / "include"]

@@ -91,6 +91,8 @@ class Kernel:
             return self.library.trouble
         if self.library.key:
             return "built"
+        if self.library.cached():
+            return "built, and loaded on first use"
         return "not built, and OPWRIGHT_BUILD=0 forbids it" if forbidden() else "built on first use"
 
     def ready(self, op: Op[..., Any]) -> Callable[..., Any] | None:
