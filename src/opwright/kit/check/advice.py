@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from opwright.kit.check.cases import Case, Subject
@@ -21,19 +23,36 @@ def advice(subject: Subject, name: str, case: Case, finding: Finding) -> str:
             "; for complex numbers a gradient has the conjugate of the derivative (x.conj() in a formula); or refuse "
             "them in the reference: ow.require(not x.is_complex(), …)"
         )
-    if name == "special" and finding.index is not None and finding.call is not None:
-        values = values_at(subject, finding.call, finding.index)
+    if name == "special" and finding.shape is not None and finding.call is not None:
+        values = values_at(subject, finding.call, finding.index, finding.shape)
         return f", where {values}" if values else ""
     return ""
 
 
-def values_at(subject: Subject, call: Sample, index: list[int]) -> str:
-    """What the tensors of a call hold at an element of its result: `grad[0, 3] = inf, x[3] = -0.0`."""
+def values_at(subject: Subject, call: Sample, index: list[int], shape: Sequence[int]) -> str:
+    """What the tensors of a call hold at an element of a result of some shape: `grad[0, 3] = inf, x[3] = -0.0`."""
     words = []
     for name, value in subject.op.signature.bind(call.args, call.kwargs).items():
-        if not isinstance(value, Tensor) or not 0 < value.dim() <= len(index):
-            continue
-        at = [0 if n == 1 else i for i, n in zip(index[-value.dim() :], value.shape, strict=True)]
-        if all(i < n for i, n in zip(at, value.shape, strict=True)):
-            words.append(f"{name}{at} = {value[tuple(at)].item():.6g}")
+        at = element_of(value.shape, index, shape) if isinstance(value, Tensor) else None
+        if at is not None:
+            words.append(f"{name}{at or ''} = {value[tuple(at)].item():.6g}")
     return ", ".join(words)
+
+
+def element_of(own: Sequence[int], index: list[int], shape: Sequence[int]) -> list[int] | None:
+    """The element of a tensor that goes into an element of a result: the one that broadcasts to it or, with fewer
+    dimensions, the one of its row. None where it is neither, or could be two.
+
+    >>> element_of([5], [2, 3], [4, 5]), element_of([4], [2, 3], [4, 5]), element_of([4, 1], [2, 3], [4, 5])
+    ([3], [2], [2, 0])
+    >>> element_of([4], [2, 3], [4, 4]), element_of([3, 5], [2, 3], [4, 5])
+    (None, None)
+    """
+    count, found = len(own), set()
+    if count > len(shape):
+        return None
+    for first in (0, len(shape) - count):
+        sizes = list(zip(own, index[first : first + count], shape[first : first + count], strict=True))
+        if all(n in (1, size) for n, _, size in sizes):
+            found.add(tuple(0 if n == 1 else i for n, i, _ in sizes))
+    return list(found.pop()) if len(found) == 1 else None

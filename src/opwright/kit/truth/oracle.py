@@ -32,9 +32,13 @@ Run = Callable[[Sample], Results]
 class Finding(Exception):
     """Raised for a case in which a property does not hold."""
 
-    def __init__(self, message: str, *, index: Any = None, expected: Any = None, got: Any = None) -> None:
+    def __init__(
+        self, message: str, *, index: Any = None, expected: Any = None, got: Any = None, shape: Any = None
+    ) -> None:
         super().__init__(message)
         self.message, self.index, self.expected, self.got = message, index, expected, got
+        self.shape = shape
+        """That of the result with the element."""
         self.call: Sample | None = None
         """The call in which it shows, where that is not the case's own."""
 
@@ -187,7 +191,7 @@ class Oracle:
             at = tuple(bad.nonzero()[0].tolist())
             raise Finding(
                 f"the {name} is wrong in {int(bad.sum())} of {bad.numel()} elements",
-                index=list(at), expected=str(same[at].item()), got=str(g[at].item()),
+                index=list(at), expected=str(same[at].item()), got=str(g[at].item()), shape=g.shape,
             )  # fmt: skip
 
     @staticmethod
@@ -210,7 +214,7 @@ class Oracle:
             how = f": {v} where the reference is finite"
         elif not math.isfinite(abs(e)):
             how = f": {v:.6g} where the reference is {e}"
-        raise Finding(f"{extent}{how}", index=spot, expected=f"{e:.9g}", got=f"{v:.9g}")
+        raise Finding(f"{extent}{how}", index=spot, expected=f"{e:.9g}", got=f"{v:.9g}", shape=value.shape)
 
 
 def comparable(got: Tensor, shape: torch.Size, dtype: torch.dtype, name: str) -> None:

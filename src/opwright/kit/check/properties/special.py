@@ -99,4 +99,5 @@ def _signs(oracle: Oracle, got: Results) -> None:
             sign = "-0.0" if bool(torch.signbit(same[tuple(at)])) else "0.0"
             other = "0.0" if sign == "-0.0" else "-0.0"
             name = "result" if len(got) == 1 else f"result {i}"
-            raise Finding(f"the {name} has the other sign of zero", index=at, expected=sign, got=other)
+            message = f"the {name} has the other sign of zero"
+            raise Finding(message, index=at, expected=sign, got=other, shape=g.shape)
