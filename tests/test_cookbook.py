@@ -24,12 +24,20 @@ def test_a_recipe_is_right(title: str, tmp_path: Path) -> None:
     name = re.findall(r"^def (\w+)\(", operator, re.MULTILINE)[0]
     folder = tmp_path / name
     folder.mkdir()
-    (folder / "op.py").write_text(f"import torch\nimport opwright as ow\n\n{operator}", encoding="utf-8")
+    (folder / "op.py").write_text(operator, encoding="utf-8")
     (folder / "cpu.cpp").write_text(kernel, encoding="utf-8")
     report = ow.check(getattr(ow.load(folder), name))
     assert report.passed, report
     held = {r.property for r in report.results if r.op == name and r.cases}
     assert {"forward", "memory", "rejects"} <= held, report
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_a_recipe_stands_as_it_is_pasted(title: str, tmp_path: Path) -> None:
+    (operator,) = blocks(SECTIONS[title], "python")
+    (tmp_path / "op.py").write_text(operator, encoding="utf-8")
+    (name,) = {name for name in re.findall(r"^def (\w+)\(", operator, re.MULTILINE) if name != "_"}
+    assert isinstance(getattr(ow.load(tmp_path / "op.py"), name), ow.Op)
 
 
 def test_every_recipe_is_in_the_table_and_linked() -> None:

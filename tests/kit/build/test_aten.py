@@ -213,3 +213,20 @@ OPWRIGHT_KERNEL(summed, CPU, summed_cpu);
     assert torch.equal(torch.signbit(out), torch.signbit(x))
     assert out.stride() == x.stride()
     assert op(x, x[:, :1]).flatten().tolist() == [2.0, 4.0]
+
+
+def test_a_function_of_several_tensors_is_summed(tmp_path: Path) -> None:
+    kernel = """
+#include <opwright/kernel.h>
+Tensor dotted_cpu(const Tensor& x, const Tensor& y, const Tensor& like) {
+    return sum_to(like, [](float a, float b) { return a * b; }, x, y);
+}
+OPWRIGHT_KERNEL(dotted, CPU, dotted_cpu);
+"""
+    text = "\ndef dotted(x: Tensor, y: Tensor, like: Tensor) -> Tensor:\n    return x.sum_to_size(like.shape) * 0\n"
+    op = load(tmp_path / "dotted", text, kernel)
+    x, y = torch.rand(3, 5, 7), torch.rand(5, 1)
+    for like in (torch.empty(7), torch.empty(5, 1), torch.empty(()), torch.empty(3, 5, 7)):
+        torch.testing.assert_close(op(x, y, like), (x * y).sum_to_size(like.shape))
+    half = op(x.bfloat16(), y.bfloat16(), torch.empty(7).bfloat16())
+    torch.testing.assert_close(half, (x.bfloat16() * y.bfloat16()).sum_to_size(7))

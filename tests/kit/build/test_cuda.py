@@ -45,6 +45,7 @@ Tensor everything(const Tensor& x, double a) {
     map_into(into(out, other), [] __device__(auto x, auto a) { return several(a * x, simd::exp(x)); }, x, a);
     Layout one;
     const Tensor sum = sum_to(one, [] __device__(auto x) { return x * x; }, x);
+    const Tensor dot = sum_to(one, [] __device__(auto x, auto y) { return x * y; }, x, other);
     map_into(Types<float, int32_t>(), out, [] __device__(auto x, auto y) { return x + y; }, out, sum);
     with_index([&](auto zero) {
         using I = decltype(zero);

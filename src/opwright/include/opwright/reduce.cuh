@@ -182,6 +182,24 @@ Tensor sum_to(const Layout& shape, const F& function, const Tensor& x) {
     return out;
 }
 
+namespace ow_inner {
+
+struct Itself {
+    template <class T>
+    __device__ T operator()(T value) const {
+        return value;
+    }
+};
+
+}  // namespace ow_inner
+
+// function(x, y, …) of several tensors that broadcast together, summed as above, by way of a tensor for its values.
+template <class F, class... More>
+Tensor sum_to(const Layout& shape, const F& function, const Tensor& x, const Tensor& y, const More&... more) {
+    const Tensor values = map(function, x, y, more...);
+    return Layout(values).same_shape(shape) ? values : sum_to(shape, ow_inner::Itself(), values);
+}
+
 }  // namespace opwright
 
 #pragma GCC visibility pop

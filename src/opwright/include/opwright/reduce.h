@@ -118,6 +118,17 @@ Tensor sum_to(const Layout& shape, const F& function, const Tensor& x) {
                                 ow_inner::best<Body, const void*, const char*, double*, int64_t, int64_t>(), &function);
 }
 
+// function(x, y, …) of several tensors that broadcast together, summed as above, by way of a tensor for its values.
+//
+//     Tensor grad_weight = sum_to(weight, [](float g, float x) { return g * x; }, grad, x);
+template <class F, class... More>
+Tensor sum_to(const Layout& shape, const F& function, const Tensor& x, const Tensor& y, const More&... more) {
+    using C = typename ow_inner::Signature<F>::First;
+    const Tensor values = map(function, x, y, more...);
+    if (Layout(values).same_shape(shape)) return values;
+    return sum_to(shape, [](C value) { return value; }, values);
+}
+
 #ifndef OPWRIGHT_APART
 
 namespace ow_inner {
