@@ -76,6 +76,54 @@ def test_a_file_that_fails_leaves_no_half_loaded_module(tmp_path: Path) -> None:
             ow.load(file)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"import sys\nsys.exit(3)\n", r"importing it ends the program, by sys\.exit\(3\); let it do so only under"),
+        (b"x = 1\0\n", "cannot contain null bytes: it is no Python source"),
+        (b"\x7fELF\x02\x01\0\0\xff", "it is no Python source|can't decode|invalid"),
+    ],
+)
+def test_a_file_that_ends_the_program_or_is_no_text_is_broken_like_any_other(
+    tmp_path: Path, text: bytes, said: str
+) -> None:
+    name = f"loaded_beside_{len(text)}"
+    write(tmp_path / name / "op.py", name, 2)
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "op.py").write_bytes(text)
+    with pytest.warns(RuntimeWarning, match=rf"(?s)({said}).*odd.op\.py, line \d"):
+        found = ow.load(tmp_path)
+    assert getattr(found, name)(torch.ones(1)).item() == 2
+    with pytest.raises((ImportError, SyntaxError), match=said):
+        ow.load(tmp_path / "odd")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("from .shared import K", r"no shared\.py beside op\.py, and .* is in no package; put shared\.py there, or"),
+        ("from . import shared", r"no shared\.py beside op\.py"),
+        ("from .deep.shared import K", r"no deep\.py beside op\.py|no deep/shared\.py beside op\.py"),
+        ("from ..shared import K", r"it leaves the folder, and .* is in no package; put what it imports beside it, or"),
+        ("from ...shared import K", r"it leaves the folder.*the folder that holds both a package, by an __init__"),
+    ],
+)
+def test_a_relative_import_outside_of_a_package_says_what_it_is(tmp_path: Path, line: str, said: str) -> None:
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "op.py").write_text(f"{line}\n")
+    with pytest.raises(ImportError, match=said) as caught:
+        ow.load(tmp_path / "alone")
+    assert "_opwright_loaded" not in str(caught.value)
+
+
+def test_a_folder_in_which_every_file_is_broken_names_them_all(tmp_path: Path) -> None:
+    for name, text in (("first", "1 / 0\n"), ("second", "import nonexistent_lib\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "op.py").write_text(text)
+    with pytest.raises(ImportError, match=r"(?s)none of its 2 files.*first.op\.py, line 1.*second.op\.py, line 1"):
+        ow.load(tmp_path)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="permissions of this kind are POSIX")
 def test_code_that_others_could_have_written_is_not_loaded(tmp_path: Path) -> None:
     file = write(tmp_path / "open" / "op.py", "loaded_open", 1)

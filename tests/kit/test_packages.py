@@ -167,6 +167,29 @@ def test_a_missing_name_is_answered_with_the_nearest(tmp_path: Path) -> None:
     assert "  forward   kernel  " in run("-m", "opwright", "explain", "cube", cwd=tmp_path).stdout
 
 
+def test_every_name_that_list_prints_is_taken_again(package: Path) -> None:
+    (package / "ops" / "bad").mkdir()
+    (package / "ops" / "bad" / "op.py").write_text("import nonexistent_lib\n")  # in nobody's way
+    assert listed("my_pkg.third", package.parent) == ["my_pkg.third"]
+    assert listed("my_pkg.half_backward", package.parent) == ["my_pkg.half_backward"]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("my_pgk", "my_pkg"), ("my_pkg.thrid", "my_pkg.third"), ("my_pkg.comon", "my_pkg.common")]
+)
+def test_a_missing_module_is_answered_with_the_nearest(package: Path, name: str, meant: str) -> None:
+    said = run("-m", "opwright", "list", name, cwd=package.parent, fails=2).stderr
+    assert said == f"opwright: there is no operator, file or module '{name}'; did you mean {meant}?\n"
+
+
+def test_a_package_that_ends_the_program_is_named(package: Path) -> None:
+    (package / "__init__.py").write_text("raise SystemExit(0)\n")
+    for name in ("my_pkg", "my_pkg.ops", "./my_pkg/ops/third"):
+        said = run("-m", "opwright", "list", name, cwd=package.parent, fails=2).stderr
+        assert "importing it ends the program, by sys.exit(0)" in said
+        assert "my_pkg/__init__.py, line 1: raise SystemExit(0)" in said
+
+
 def test_a_folder_does_not_become_a_place_to_import_from(package: Path) -> None:
     """Only what was asked for is found there: anybody's json.py is not."""
     command = package.parent.parent / "command.py"  # as the installed one is: somewhere else

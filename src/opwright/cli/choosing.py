@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import importlib.util
 import os
+import pkgutil
 import re
 import sys
 import warnings
@@ -111,22 +112,56 @@ def _imported(name: str) -> list[ow.Op[..., Any]]:
             continue
         if _is_missing(asked):
             continue
-        with _told():
+        with _told(), packages.importing(asked):
             value = importlib.import_module(asked)
         found = getattr(value, attribute, None) if attribute else value
         if isinstance(found, ow.Op):
             return [found]
         if not attribute:
             return _in_package(asked, value)
-    known = [o.name for o in registry.operators() if o.home is o]
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"; did you mean {near[0]}?" if near else f"; the operators are {', '.join(known)}"
-    raise ValueError(f"there is no operator, file or module {name!r}{hint}")
+        printed = _printed(asked, value, attribute)
+        if printed is not None:
+            return [printed]
+    raise ValueError(f"there is no operator, file or module {name!r}; {_instead(name)}")
+
+
+def _printed(namespace: str, module: Any, name: str) -> ow.Op[..., Any] | None:
+    """The operator that is printed as `namespace.name`, in whichever module of the package it is defined."""
+    # The likely ones first: others may be broken, and are not asked for.
+    files = sorted(_files_of(namespace, module), key=lambda f: not any(name.startswith(p) for p in _own_names(f)))
+    for file in [None, *files]:
+        if file is not None:
+            _import_one(file.module)
+        with contextlib.suppress(LookupError, TypeError):
+            return registry.recall(f"{namespace}::{name}")
+    return None
+
+
+def _own_names(file: packages.PackageFile) -> list[str]:
+    """What operators in a file are likely called: as its folder, or as itself."""
+    return file.module.split(".")[-2:]
+
+
+def _instead(name: str) -> str:
+    """What may have been meant by a name that nothing has."""
+    if name.startswith("user."):
+        return "operators of files outside of packages are printed as user.…: name their file or folder"
+    homes = [o for o in registry.operators() if o.home is o]
+    known = [o.name for o in homes if o.namespace == "opwright"]
+    module, _, last = name.rpartition(".")
+    if module:
+        inside = [m.name for m in pkgutil.iter_modules(getattr(sys.modules.get(module), "__path__", ()))]
+        near = difflib.get_close_matches(last, [*(o.name for o in homes if o.namespace == module), *inside], 1)
+    else:
+        folders = [p.parent.name for p in Path.cwd().glob(f"*/{packages.FILE}")]
+        near = difflib.get_close_matches(last, [*known, *folders, *(m.name for m in pkgutil.iter_modules())], 1)
+    prefix = f"{module}." if module else ""
+    return f"did you mean {prefix}{near[0]}?" if near else f"the operators are {', '.join(known)}"
 
 
 def _is_missing(module: str) -> bool:
     """Whether there is no such module, as opposed to one that is broken."""
-    with _told():
+    with _told(), packages.importing(module):  # it imports what is above
         try:
             return importlib.util.find_spec(module) is None
         except ModuleNotFoundError as e:
@@ -138,7 +173,8 @@ def _is_missing(module: str) -> bool:
 def _import_one(module: str) -> None:
     """A broken one does not hide the others."""
     try:
-        importlib.import_module(module)
+        with packages.importing(module):
+            importlib.import_module(module)
     except Exception as e:
         _complain(f"opwright: {said(e)}")
 
@@ -148,12 +184,18 @@ def _complain(text: str) -> None:
     console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)
 
 
+def _files_of(name: str, module: Any) -> list[packages.PackageFile]:
+    """The files of a package that may define operators; none of opwright's, which are imported with it."""
+    if name == "opwright":
+        return []
+    files = [file for folder in getattr(module, "__path__", ()) for file in packages.files_below(Path(folder))]
+    inside = [packages.package_file(file) for file in files]
+    return [file for file in inside if file is not None and file.module.startswith(f"{name}.")]
+
+
 def _in_package(name: str, module: Any) -> list[ow.Op[..., Any]]:
-    for folder in getattr(module, "__path__", ()):
-        for file in packages.files_below(Path(folder)):
-            inside = packages.package_file(file)
-            if inside is not None and inside.module.startswith(f"{name}."):
-                _import_one(inside.module)
+    for file in _files_of(name, module):
+        _import_one(file.module)
     found = list(packages.operators_in(name).values())
     if not found:
         raise ValueError(f"the module {name} defines no operator; put @ow.op on an annotated function in it")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import hashlib
 import importlib.machinery
 import importlib.util
 import os
+import re
 import sys
 import traceback
 import types
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,12 +111,20 @@ def load(path: str | os.PathLike[str], /) -> types.SimpleNamespace:
     if package is not None:
         found |= packages.operators_in(package.module)
     if broken and not found:
-        raise next(iter(broken.values()))
+        raise _all_broken(place, [*broken.values()])
     if not found:
         raise FileNotFoundError(f"{place} holds no operator: neither an {FILE} nor folders with one")
     for mistake in broken.values():
         warnings.warn(f"opwright: {said(mistake)}", RuntimeWarning, stacklevel=2)
     return Loaded(**found, __broken__=broken) if broken else Loaded(**found)
+
+
+def _all_broken(place: Path, mistakes: list[Exception]) -> Exception:
+    """What to raise of a folder in which no file can be loaded."""
+    if len(mistakes) == 1:
+        return mistakes[0]
+    each = "\n".join(said(mistake) for mistake in mistakes)
+    return ImportError(f"{place}: none of its {len(mistakes)} files can be loaded\n{each}")
 
 
 def said(mistake: BaseException) -> str:
@@ -131,7 +142,7 @@ def where(mistake: BaseException) -> str:
         if not frames:
             return ""
         text, file, line = frames[-1].line or "", frames[-1].filename, frames[-1].lineno or 0
-    return f"\n  {os.path.relpath(file)}, line {line}: {text.strip()}"
+    return f"\n  {os.path.relpath(file)}, line {line}: {text.strip()}".removesuffix(": ")
 
 
 def _is_ours(file: str) -> bool:
@@ -144,6 +155,25 @@ def _operators_of_file(file: Path) -> dict[str, Op[..., Any]]:
     if not operators:
         raise ValueError(f"{file} defines no operator; put @ow.op on an annotated function in it")
     return operators
+
+
+@contextlib.contextmanager
+def _alone(file: Path, name: str) -> Iterator[None]:
+    """Say of a relative import that finds nothing what it means in a folder without a package."""
+    try:
+        yield
+    except ImportError as e:
+        beyond = "relative import beyond top-level" in str(e)
+        if not beyond and not str(e.name).startswith(f"{LOADED}."):
+            raise
+        missing = re.search(r"cannot import name '(\w+)'", str(e))
+        path = str(e.name).removeprefix(f"{name}.") if e.name != name else missing[1] if missing else ""
+        inside = not beyond and path and not path.startswith(f"{LOADED}.")
+        beside = f"there is no {path.replace('.', '/')}.py beside {file.name}" if inside else "it leaves the folder"
+        cure = f"put {path.replace('.', '/')}.py there, or " if inside else "put what it imports beside it, or "
+        why = f"a relative import finds nothing: {beside}, and {file.parent} is in no package; "
+        cure += "make the folder that holds both a package, by an __init__.py"
+        raise ImportError(why + cure).with_traceback(e.__traceback__) from None
 
 
 def _import_file(file: Path) -> types.ModuleType:
@@ -170,7 +200,8 @@ def _import_file(file: Path) -> types.ModuleType:
     previous = sys.modules.get(name)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with packages.importing(str(file)), _alone(file, name):
+            spec.loader.exec_module(module)
     except BaseException:
         if previous is None:
             del sys.modules[name]

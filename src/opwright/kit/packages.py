@@ -5,6 +5,7 @@ So their namespace, their relative imports and their built libraries are the sam
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -12,7 +13,7 @@ import importlib.util
 import os
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,6 +65,33 @@ def package_file(file: Path) -> PackageFile | None:
     return PackageFile(".".join(parts), folder.parent)
 
 
+@contextlib.contextmanager
+def importing(what: str) -> Iterator[None]:
+    """Whatever a file does while it is imported, it is that file which is broken: also where it ends the program, or is
+    no text. `what` names the file where Python does not."""
+    try:
+        yield
+    except SystemExit as e:
+        code = "" if e.code is None else repr(e.code)
+        why = f"importing it ends the program, by sys.exit({code})"
+        raise ImportError(f"{why}; let it do so only under `if __name__ == '__main__':`").with_traceback(
+            e.__traceback__
+        ) from None
+    except (SyntaxError, ValueError) as e:
+        named = _named(e, what)
+        if named is e:
+            raise
+        raise named from None
+
+
+def _named(e: Exception, file: str) -> Exception:
+    """An error of Python's parser, with the file that it is about: of one with null bytes it names none."""
+    told = isinstance(e, SyntaxError) and e.filename is not None
+    if told or "null bytes" not in str(e):
+        return e
+    return SyntaxError(f"{e}: it is no Python source", (file, 1, None, None))
+
+
 def import_from(file: PackageFile) -> types.ModuleType:
     """Import a file's module. One that was imported by this function is read anew, with its neighbours."""
     known = sys.modules.get(file.package)
@@ -82,7 +110,8 @@ def import_from(file: PackageFile) -> types.ModuleType:
         before = {name: sys.modules.pop(name) for name in names}
     fresh = file.module not in sys.modules
     try:
-        module = importlib.import_module(file.module)
+        with importing(file.module):
+            module = importlib.import_module(file.module)
     except BaseException:
         sys.modules.update(before)
         raise
@@ -126,7 +155,8 @@ class _Source(importlib.machinery.SourceFileLoader):
 
     def get_code(self, fullname: str) -> types.CodeType | None:
         path = self.get_filename(fullname)
-        code: types.CodeType = self.source_to_code(self.get_data(path), path)
+        with importing(path):
+            code: types.CodeType = self.source_to_code(self.get_data(path), path)
         return code
 
     def get_data(self, path: str) -> bytes:
