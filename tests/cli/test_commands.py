@@ -239,6 +239,9 @@ def alive_in_group(group: int) -> list[str]:
         (("new", "class"), "'class' cannot name an operator: it is a word of Python's own"),
         (("check", "cube", "--device", "tpu"), "the device must be cpu or cuda, got 'tpu'"),
         (("bench", "cube", "--results", "/proc/nope"), "/proc/nope: no such file or directory"),
+        (("check", "cube", "--json", "/proc/nope"), "/proc/nope: no such file or directory"),
+        (("check", "cube", "--json", "/nowhere/x.json"), "--json /nowhere/x.json: there is no such folder"),
+        (("tensors", "coverage", "opwright.tensors:ScaledIdentity", "--json", "/proc/nope"), "/proc/nope: no such"),
     ],
 )
 def test_a_mistake_is_a_line_that_says_what_to_do(
@@ -248,8 +251,10 @@ def test_a_mistake_is_a_line_that_says_what_to_do(
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
+    out, err = capsys.readouterr()
+    (line,) = err.strip().splitlines()
     assert said in line
+    assert out == ""  # said before any work is done
 
 
 @pytest.mark.parametrize(

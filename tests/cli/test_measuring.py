@@ -116,8 +116,15 @@ def test_a_folder_with_the_name_of_a_library_operator_must_be_told_apart(
     assert [op.qualname for op in measuring.measurable(["opwright.cube"])] == ["opwright::cube"]
 
 
+def test_an_operator_in_place_is_left_out_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [op.name for op in measuring.measurable(["axpby_", "cube"])] == ["cube"]
+    assert "not measured: axpby_: it works in place" in capsys.readouterr().err
+    assert "axpby_: it works in place, and what its samples hold changes with each call; declare" in refused("axpby_")
+
+
 def test_a_file_that_cannot_be_written_or_read_is_refused_at_once(tmp_path: Path) -> None:
     assert "there is no such folder" in refused("axpby", "--json", str(tmp_path / "none" / "x.json"))
+    assert "it is a folder" in refused("axpby", "--json", str(tmp_path))
     (tmp_path / "bare.json").write_text('{"version": 2, "rows": []}')
     assert "lacks its machine or its runs" in refused("axpby", "--compare", str(tmp_path / "bare.json"))
 

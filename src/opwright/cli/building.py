@@ -6,7 +6,7 @@ import concurrent.futures
 import os
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -19,7 +19,7 @@ from opwright.kit.build import cache as build_cache
 from opwright.kit.build import compile, own, prebuilt, program, room, toolchain
 from opwright.kit.build.compile import write_compile_commands
 from opwright.kit.build.library import Library
-from opwright.kit.build.trouble import WrongKernel
+from opwright.kit.build.trouble import BuildError, Refused, Unavailable, WrongKernel
 from opwright.kit.dispatch import native, short
 
 console = Console(stderr=True)
@@ -78,26 +78,37 @@ def build(
     elif too_new is not None:
         console.print(f"opwright's own C++ is left out: {too_new}", highlight=False, soft_wrap=True, markup=False)
     with compile.hurried(toolchain.jobs()) as pool:
-        waiting = []
+        waiting: dict[concurrent.futures.Future[Any], Library | None] = {}
         if not names and too_new is None:  # they take longest
-            waiting += [pool.submit(own.build, force) for own in (native, short)]
-            waiting.append(pool.submit(compile.build, own.guard(), force))
-        waiting += [pool.submit(library.compile, force) for library in libraries]
+            waiting |= {pool.submit(own.build, force): None for own in (native, short)}
+            waiting[pool.submit(compile.build, own.guard(), force)] = None
+        waiting |= {pool.submit(library.compile, force): library for library in libraries}
         done = concurrent.futures.as_completed(waiting)
+        failed: dict[Library | None, list[str]] = {}
         try:
             for future in track(done, "building", len(waiting), console=console, transient=True):
-                future.result()
+                try:
+                    future.result()
+                except (BuildError, Unavailable) as e:
+                    failed.setdefault(waiting[future], []).append(str(e))  # the others are built all the same
         except KeyboardInterrupt:
             program.stop()
             concurrent.futures.wait([f for f in waiting if not f.cancel()], 2)
             built = sum(f.done() and not f.cancelled() and f.exception() is None for f in waiting)
             console.print(f"stopped; {built} of {len(waiting)} libraries are built", highlight=False)
             raise typer.Exit(130) from None
+    unbuilt = set(failed)
     for library in libraries:
-        library.load(again=True)
-    failed = {library: [f"{library.file}: {library.trouble}"] for library in libraries if library.trouble}
+        if library not in unbuilt:
+            try:
+                library.load(again=True)
+            except Refused as e:
+                failed[library] = [f"{library.file}: {e}"]
+                unbuilt.add(library)
+            if library.trouble:
+                failed[library] = [f"{library.file}: {library.trouble}"]
     for op, kernel in kernels:
-        if kernel.library:
+        if kernel.library and kernel.library not in unbuilt:
             try:
                 kernel.refuse_other_types(op)  # also where it cannot be loaded
                 if not kernel.library.trouble:
@@ -112,9 +123,8 @@ def build(
     took = time.perf_counter() - start
     for line in dict.fromkeys(line for lines in failed.values() for line in lines):
         console.print(line, style="red", highlight=False, soft_wrap=True, markup=False)
-    console.print(
-        f"{len(libraries) - len(failed)} of {len(libraries)} libraries are built ({took:.1f} s)", highlight=False
-    )
+    built = sum(library not in failed for library in libraries)
+    console.print(f"{built} of {len(libraries)} libraries are built ({took:.1f} s)", highlight=False)
     if failed:
         raise typer.Exit(1)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from opwright.cli import writing
 from opwright.cli.choosing import Names, chosen
 from opwright.kit.bench import checked, places
 from opwright.kit.check.properties import NAMES
@@ -41,8 +40,8 @@ def check(
     ] = None,
 ) -> None:
     """Prove kernels and gradients against their references; exit 1 when a property does not hold."""
-    to_stdout = json_file == "-"
-    console = Console(stderr=to_stdout)
+    writing.refuse_unwritable(json_file)
+    console = Console(stderr=json_file == "-")
     operators = chosen(names)
     file = checked.beside(places.file_in(results or places.folder()))
     known = [checked.identify(op, file) for op in operators]  # before: somebody may edit what is being checked
@@ -63,12 +62,7 @@ def check(
     if case is not None and report.cases == 0:
         raise ValueError(f"no case {case!r} ran; the same seed and property must be given that it was found with")
     _show(console, report)
-    if json_file is not None:
-        text = json.dumps(report.to_json(), indent=2) + "\n"
-        if to_stdout:
-            sys.stdout.write(text)
-        else:
-            Path(json_file).write_text(text, encoding="utf-8")
+    writing.write(report.to_json(), json_file)
     if case is None:  # a replay says nothing of the rest
         _keep(console, file, known, report)
     if not report.passed:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +16,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 import opwright as ow
+from opwright.cli import writing
 from opwright.cli.choosing import Names, chosen, library_operator
 from opwright.cli.measured import show
 from opwright.kit.bench import machine, places
 from opwright.kit.bench import results as stored
 from opwright.kit.bench.cases import families
 from opwright.kit.bench.compare import confirmed
-from opwright.kit.bench.run import Asked, run
+from opwright.kit.bench.run import Asked, build_errors, run
 
 console = Console(stderr=True)
 
@@ -52,8 +51,7 @@ def bench(
     ] = None,
 ) -> None:
     """Measure operators: verified, then timed in turns with the eager and the compiled reference and their rivals."""
-    if json_file not in (None, "-") and not Path(str(json_file)).absolute().parent.is_dir():
-        raise ValueError(f"--json {json_file}: there is no such folder")  # before an hour of measuring
+    writing.refuse_unwritable(json_file)  # before an hour of measuring
     operators = measurable(names)
     asked = Asked(
         operators,
@@ -67,18 +65,23 @@ def bench(
         without=_without(without, operators),
         renew_limits=renew_limits,
     )
-    if compare is not None:
-        _gate(asked, stored.read(compare), compare, json_file, dtype)
-        return
-    found, file = _opened(results)
-    _refuse_namesakes(operators, found, file)
+    base = None if compare is None else stored.read(compare)
+    found, file = (stored.Results.here(), Path()) if base is not None else _opened(results)
+    _refuse_namesakes(operators, base or found, compare or file)
+    unbuilt = _unbuilt(asked)
+    asked = replace(asked, operators=[op for op in operators if op not in unbuilt])
+    if unbuilt and not asked.operators:
+        raise typer.Exit(1)
+    if base is not None and compare is not None:
+        _gate(asked, base, compare, json_file, dtype)
+        raise typer.Exit(1 if unbuilt else 0)
     if machine.busy({"load": machine.load()}, found.machine):
         note = f"note: this machine is busy (load {machine.load():g}); ratios bear that, times do not"
         console.print(note, style="yellow", highlight=False, soft_wrap=True)
     with _stopping(found, file):
         number = measure(asked, found, file)
     mine = _of_run(found, number)
-    _write(mine, json_file)
+    writing.write(mine, json_file, indent=1)
     out = console if json_file == "-" else Console()
     show(mine["rows"], out)
     _advise(mine["rows"], out)
@@ -88,6 +91,22 @@ def bench(
         )
         console.print(note, style="yellow", highlight=False, soft_wrap=True)
     console.print(f"kept in {file}", highlight=False, soft_wrap=True, markup=False)
+    if unbuilt:
+        raise typer.Exit(1)
+
+
+def _unbuilt(asked: Asked) -> list[ow.Op[..., Any]]:
+    """Build what will be measured, here, where its progress is seen; say what does not compile, which nobody can
+    measure."""
+    found: list[ow.Op[..., Any]] = []
+    for op in asked.operators:
+        troubles = build_errors(op, asked.devices)
+        for text in troubles:
+            console.print(
+                f"{op.name} is not measured: {text}", style="red", highlight=False, soft_wrap=True, markup=False
+            )
+        found += [op] if troubles else []
+    return found
 
 
 def _advise(rows: Sequence[dict[str, Any]], out: Console) -> None:
@@ -101,7 +120,6 @@ def _advise(rows: Sequence[dict[str, Any]], out: Console) -> None:
 
 def _gate(asked: Asked, base: stored.Results, file: Path, json_file: str | None, dtypes: Sequence[str] | None) -> None:
     """Measure what BASE holds, say what got worse or is there no more, and exit with 1 if anything is."""
-    _refuse_namesakes(asked.operators, base, file)
     names = {op.name for op in asked.operators}
     rows = [r for r in base.rows if r["op"] in names and (asked.sweep or r.get("stands"))]
     cases = {tuple(r[k] for k in stored.KEY[:-1]) for r in rows}
@@ -121,7 +139,7 @@ def _gate(asked: Asked, base: stored.Results, file: Path, json_file: str | None,
 
     first = again(only)
     worse = confirmed(base, first, again, without=asked.without)
-    _write(_of_run(found, None), json_file)
+    writing.write(_of_run(found, None), json_file, indent=1)
     measured = {tuple(r[k] for k in stored.KEY[:-1]) for r in first}
     gone = [" ".join(case) for case in only if case not in measured]
     for text in [*map(str, worse), *(f"{case}: is there no more, and {file} has it" for case in gone)]:
@@ -142,14 +160,6 @@ def _refuse_namesakes(operators: Sequence[ow.Op[..., Any]], found: stored.Result
             )
 
 
-def _write(mine: dict[str, Any], json_file: str | None) -> None:
-    text = json.dumps(mine, indent=1) + "\n"
-    if json_file == "-":
-        sys.stdout.write(text)
-    elif json_file is not None:
-        Path(json_file).write_text(text, encoding="utf-8")
-
-
 def measurable(names: list[str] | None) -> list[ow.Op[..., Any]]:
     """The operators to measure: those asked for, or all that have something to be measured on."""
     found = chosen(names)
@@ -157,12 +167,18 @@ def measurable(names: list[str] | None) -> list[ow.Op[..., Any]]:
         if op.home is not op:
             raise ValueError(f"{op.name} belongs to {op.home.name}, and is measured with it: name {op.home.name}")
     ready = [op for op in found if families(op)]
-    lacking = [op.name for op in found if op not in ready]
-    if names and lacking:
-        raise ValueError(
-            f"{', '.join(lacking)}: there is nothing to measure on; declare cases with @op.bench, or samples"
-        )
+    lacking = [f"{op.name}: {_nothing_to_measure(op)}" for op in found if op not in ready] if names else []
+    if names and not ready:
+        raise ValueError("\n".join(lacking))
+    for text in lacking:
+        console.print(f"not measured: {text}", style="yellow", highlight=False, soft_wrap=True, markup=False)
     return ready
+
+
+def _nothing_to_measure(op: ow.Op[..., Any]) -> str:
+    if any(p.mutated for p in op.signature.parameters):
+        return "it works in place, and what its samples hold changes with each call; declare cases with @op.bench"
+    return "there is nothing to measure on; declare cases with @op.bench, or samples"
 
 
 def measure(asked: Asked, found: stored.Results, file: Path | None) -> int:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from opwright.cli import writing
 
 app = typer.Typer(help="Tensor-like types.", no_args_is_help=True)
 
@@ -35,8 +35,8 @@ def coverage(
     if list_status is not None and list_status not in MEANING:
         raise typer.BadParameter(f"--list must be one of {', '.join(MEANING)}, got {list_status!r}")
     cls = _find(target)
-    to_stdout = json_file == "-"
-    console = Console(stderr=to_stdout)
+    writing.refuse_unwritable(json_file)
+    console = Console(stderr=json_file == "-")
     with console.status(f"trying torch functions on {cls.__name__} …"):
         try:
             report = report_on(cls)
@@ -52,12 +52,7 @@ def coverage(
     for row in report.rows:
         if row.status == list_status:
             console.print(f"{row.name}  {row.note}", markup=False, highlight=False, soft_wrap=True)
-    if json_file is not None:
-        text = json.dumps(report.to_json(), indent=2) + "\n"
-        if to_stdout:
-            sys.stdout.write(text)
-        else:
-            Path(json_file).write_text(text, encoding="utf-8")
+    writing.write(report.to_json(), json_file)
 
 
 def _find(target: str) -> Any:

@@ -18,6 +18,7 @@ import pytest
 
 from opwright.kit.build import cache, compile, toolchain
 from opwright.kit.build.plan import Plan
+from opwright.kit.build.trouble import BuildError
 from tests.kit.build.workshop import KERNEL_RAN, REFERENCE_RAN, USE, Workshop
 
 needs_mount = pytest.mark.skipif(
@@ -130,6 +131,28 @@ def test_a_damaged_entry_is_noticed_and_rebuilt(tmp_path: Path, monkeypatch: pyt
     assert cache.look_up(tmp_path / "cache", plan.key) is None
     again = compile.build(plan)
     assert again.about["sha256"] == entry.about["sha256"]
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, BuildError])
+def test_a_forced_build_that_fails_leaves_the_library_that_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: type[BaseException]
+) -> None:
+    monkeypatch.setenv("OPWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    plan = plain_plan(tmp_path)
+    before = compile.build(plan)
+
+    def stopped(*given: object) -> None:
+        raise ends
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compile, "_compile", stopped)
+        with pytest.raises(ends):
+            compile.build(plan, force=True)
+    assert before.to_load()
+    after = compile.build(plan, force=True)
+    assert after.seen != before.seen
+    assert after.to_load() == str(before.library)
+    assert not list((tmp_path / "cache" / "building").iterdir())
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -103,7 +104,7 @@ def test_building_can_be_forbidden_and_explain_says_so(workshop: Workshop) -> No
     assert "not built, and OPWRIGHT_BUILD=0 forbids it" in done.stdout
     assert done.stdout.count(REFERENCE_RAN) == 2
     assert "1 opwright: " in done.stdout
-    assert "OPWRIGHT_BUILD=0 forbids building; run `opwright build`" in done.stdout
+    assert "OPWRIGHT_BUILD=0 forbids building; unset it, and run `opwright build`" in done.stdout
     assert workshop.use(folder).stdout.strip() == KERNEL_RAN
     assert workshop.use(folder, OPWRIGHT_BUILD="0").stdout.strip() == KERNEL_RAN  # what is built may be used
 
@@ -168,15 +169,45 @@ def test_where_a_kernel_refuses_the_reference_says_why(workshop: Workshop, nativ
         assert lines[i + 2].startswith("RuntimeError times: by is 8.0")
 
 
+def test_a_kernel_that_does_not_compile_stops_no_other(workshop: Workshop) -> None:
+    samples = "\n@{0}.samples\ndef _(make):\n    yield make(3)\n"
+    for name, more in (("times", ""), ("blunt", "int x = no_such_thing;"), ("waves", "")):
+        folder = workshop.write(name, sign="0", more=more)
+        with (folder / "op.py").open("a") as file:
+            file.write(samples.format(name))
+    kept = workshop.root / "kept.json"
+    options = {
+        "build": [],
+        "check": ["--only", "forward"],
+        "bench": ["--quick", "--without", "compiled", "--seconds", "0.05", "--device", "cpu", "--results", str(kept)],
+    }
+    said = {}
+    for command, flags in options.items():
+        asked = [sys.executable, "-m", "opwright", command, str(workshop.root / "ops"), *flags]
+        done = subprocess.run(asked, capture_output=True, text=True, check=False, env=workshop.environment)
+        assert done.returncode == 1, done.stderr
+        said[command] = done.stdout + done.stderr
+        assert "blunt/cpu.cpp: it does not compile" in said[command]
+        assert "error: 'no_such_thing' was not declared" in said[command]
+        assert "int x = no_such_thing;" in said[command]
+    assert "2 of 3 libraries are built" in said["build"]
+    assert "blunt kernel: blunt/cpu.cpp: it does not compile" in said["check"]
+    assert re.search(r"times +│ +\d+ .*forward", said["check"])
+    assert "blunt is not measured: blunt/cpu.cpp" in said["bench"]
+    rows = json.loads(kept.read_text())["rows"]
+    assert {row["op"] for row in rows} == {"times", "waves"}
+    assert {row["status"] for row in rows} == {"ok"}
+
+
 def test_what_does_not_run_here_is_not_called_proved(workshop: Workshop) -> None:
     folder = workshop.write()
     command = [sys.executable, "-m", "opwright", "check", str(folder)]
     for more, why in (({"OPWRIGHT_BUILD": "0"}, "OPWRIGHT_BUILD=0 forbids"), ({"CXX": "/no/g++"}, "no compiler")):
         environment = {**workshop.environment, **more}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        assert done.returncode == 2
-        assert "times cannot be checked, since its kernel cpu.cpp does not run here" in done.stderr
-        assert why in done.stderr
+        assert done.returncode == 1
+        assert "times kernel: it cannot be checked, since its kernel cpu.cpp does not run here" in done.stdout
+        assert why in done.stdout
 
 
 @pytest.mark.slow

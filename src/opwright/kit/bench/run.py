@@ -18,6 +18,7 @@ from opwright.kit.bench import limits as limits_of
 from opwright.kit.bench.cases import cases, families
 from opwright.kit.bench.measure import blank
 from opwright.kit.bench.results import Results
+from opwright.kit.build.trouble import BuildError
 from opwright.kit.op import Op
 from opwright.kit.spec.measured import Variant
 from opwright.kit.workers.travel import Stranded, ticket
@@ -112,6 +113,20 @@ def run(asked: Asked, results: Results, *, tell: Tell = lambda text: None, keep:
         host_time(results, number)
         keep()
     return number
+
+
+def build_errors(op: Op[..., Any], devices: Sequence[str]) -> list[str]:
+    """What the compiler says of an operator's kernels for some devices that cannot be built, or do not fit it."""
+    found: dict[str, None] = {}
+    kinds = {torch.device(device).type for device in devices}
+    for rung in op.ladder:
+        for kernel in rung.kernels:
+            if kernel.device in kinds:
+                try:
+                    kernel.ready(rung)
+                except BuildError as e:
+                    found[str(e)] = None
+    return list(found)
 
 
 def about(op: Op[..., Any]) -> dict[str, Any]:

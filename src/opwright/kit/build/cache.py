@@ -198,20 +198,21 @@ def _remove(place: Path) -> None:
             shutil.rmtree(aside, ignore_errors=True)
 
 
-def obtain(root: Path, key: str, name: str, make: Callable[[Path], dict[str, Any]]) -> Entry:
+def obtain(root: Path, key: str, name: str, make: Callable[[Path], dict[str, Any]], *, anew: bool = False) -> Entry:
     """The entry of a key; where there is none, `make` builds it in a private folder, once on this machine.
 
-    `make` leaves LIBRARY in the folder it is given and returns what to write down about it.
+    `make` leaves LIBRARY in the folder it is given and returns what to write down about it. `anew`: it does so though
+    there is an entry, which stays until the new one is whole.
     """
-    entry = look_up(root, key)
+    entry = None if anew else look_up(root, key)
     if entry is not None:
         return entry
     try:
         with _alone(root, key, name) as alone:
-            entry = look_up(root, key)  # somebody else may have built it meanwhile
+            entry = None if anew else look_up(root, key)  # somebody else may have built it meanwhile
             if entry is not None:
                 return entry
-            return _make(root, key, make, alone)
+            return _make(root, key, make, alone, anew)
     except OSError as e:
         raise NoCache(_about_disk(root, e)) from None
 
@@ -238,7 +239,7 @@ def _alone(root: Path, key: str, name: str) -> Iterator[bool]:
             return
 
 
-def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]], alone: bool) -> Entry:
+def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]], alone: bool, anew: bool) -> Entry:
     private = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=root / "building"))
     try:
         about = make(private)
@@ -253,7 +254,7 @@ def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]], alone: b
             _flush(file)
         seen = identity(library.stat())
         place = root / "entries" / key
-        first = _publish(root, private, place)
+        first = _publish(root, private, place, anew)
         return Entry(place / LIBRARY, about, seen) if first is None else first
     finally:
         # Who holds the lock knows that whoever made the others is dead. Now and not before: a compiler that lost its
@@ -263,8 +264,11 @@ def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]], alone: b
                 shutil.rmtree(left, ignore_errors=True)
 
 
-def _publish(root: Path, private: Path, place: Path) -> Entry | None:
+def _publish(root: Path, private: Path, place: Path, anew: bool) -> Entry | None:
     """Give a finished entry its place; or the entry of somebody who built the same and was first."""
+    if anew and place.exists():
+        _replace(private, place)
+        return None
     try:
         private.rename(place)  # the last step: who dies before it leaves no entry, who dies after it no scratch
     except OSError as e:
@@ -275,6 +279,21 @@ def _publish(root: Path, private: Path, place: Path) -> Entry | None:
             return first
         private.rename(place)  # what was there was damaged, and is gone
     return None
+
+
+def _replace(private: Path, place: Path) -> None:
+    """Give a finished entry the place of another."""
+    aside = Path(tempfile.mkdtemp(prefix="removed.", dir=private.parent))
+    try:
+        place.rename(aside / "entry")
+        try:
+            private.rename(place)
+        except BaseException:
+            if not place.exists():
+                (aside / "entry").rename(place)
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _flush(file: Path) -> None:

@@ -39,7 +39,6 @@ def build(plan: Plan, force: bool = False, hint: str = "") -> cache.Entry:
     key = plan.key
     if force:
         cache.refuse_read_only(root)
-        cache.discard(root, key)
     built = []
 
     def make(private: Path) -> dict[str, Any]:
@@ -47,7 +46,7 @@ def build(plan: Plan, force: bool = False, hint: str = "") -> cache.Entry:
         built.append(_compile(plan, root, private, hint))
         return built[0]
 
-    entry = cache.obtain(root, key, plan.name, make)
+    entry = cache.obtain(root, key, plan.name, make, anew=force)
     if built:
         room.make_room(root, lambda: {key, *own.keys()})
     return entry

@@ -167,7 +167,9 @@ class Library:
             return compile.build(plan, force, hint())
         found = cache.look_up(cache.open_folder(), plan.key)
         if found is None:
-            raise Unavailable("it is not built and OPWRIGHT_BUILD=0 forbids building; run `opwright build`")
+            raise Unavailable(
+                "it is not built and OPWRIGHT_BUILD=0 forbids building; unset it, and run `opwright build`"
+            )
         return found
 
 

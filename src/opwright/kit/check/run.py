@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from opwright.kit import locks
-from opwright.kit.build.trouble import WrongKernel
+from opwright.kit.build.library import Library
+from opwright.kit.build.trouble import BuildError, Refused, WrongKernel
 from opwright.kit.check.calls import REJECTED
 from opwright.kit.check.cases import Subject
 from opwright.kit.check.properties import NAMES, sanitize
@@ -113,23 +114,27 @@ def _cores() -> int:
 
 
 def _build(op: Op[..., Any], device: str) -> list[Result]:
-    """Build what will be needed, here, where its progress and its errors are seen. A kernel that does not fit its
-    schema is one failure, and nothing else is asked of the operator."""
+    """Build what will be needed, here, where its progress and its errors are seen. A kernel that does not compile, fit
+    its schema or run here is one failure, and nothing else is asked of the operator."""
     from opwright.kit.check import guard
 
     unfit = []
+    told: set[Library] = set()
     for rung in rungs(op):
         for kernel in rung.kernels:
-            if kernel.library is None or kernel.device != device:
+            if kernel.library is None or kernel.device != device or kernel.library in told:
                 continue
             try:
-                ready = kernel.ready(rung)
+                ready, why = kernel.ready(rung), None
             except WrongKernel as e:
                 unfit.append(_unfit(rung, kernel.name, str(e)))
                 continue
+            except (BuildError, Refused) as e:  # of the source, which all its kernels share
+                ready, why = None, str(e)
             if ready is None:
-                why = f"its kernel {kernel.name} does not run here: {kernel.state}"
-                raise RuntimeError(f"check: {rung.name} cannot be checked, since {why}")
+                why = why or f"it cannot be checked, since its kernel {kernel.name} does not run here: {kernel.state}"
+                unfit.append(_unfit(rung, kernel.name, why))
+                told.add(kernel.library)
     if device == "cpu":
         guard.unavailable()
     return unfit
@@ -313,7 +318,7 @@ def _unfit(rung: Op[..., Any], kernel: str, message: str) -> Result:
         dtype="",
         layout="",
         sample=kernel,
-        message=message.removeprefix(f"{rung.name}: "),
+        message=message.removeprefix(f"{rung.name}: ") + ("\n" if "\n" in message else ""),
         replay=f"opwright build {_named(rung) or rung.home.name}",
     )
     return Result(rung.name, "kernel", cases=1, failures=[failure])
