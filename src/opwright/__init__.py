@@ -71,4 +71,8 @@ def __getattr__(name: str) -> Op[..., _Any]:
     if name == "tensors":  # loaded when first asked for, to keep the import lean
         return _importlib.import_module("opwright.tensors")  # type: ignore[return-value]
     # Operators are found, not listed: this tells type checkers so, and a reader what there is.
-    raise AttributeError(f"opwright has no {name!r}; its operators are {', '.join(_operators)}")
+    import difflib
+
+    near = difflib.get_close_matches(name, __all__, 1)
+    hint = f"did you mean {near[0]}?" if near else f"its operators are {', '.join(_operators)}"
+    raise AttributeError(f"opwright has no {name!r}; {hint}")

@@ -268,7 +268,7 @@ BROKEN = [
         "gradients",
         "unwanted_computed",
         "undefined",
-        "computed though nobody wanted it",
+        "computed though nobody wanted it; let the kernel return `wants(wanted, ",
         "computes a gradient that nobody wants",
     ),
     Broken(

@@ -18,6 +18,7 @@ import torch
 
 import opwright as ow
 from opwright.cli import main
+from opwright.kit import doctor
 from opwright.kit.doctor.cuda import explain_error
 from tests.library import OPERATORS
 
@@ -108,8 +109,6 @@ def test_doctor_speaks_of_this_machine() -> None:
 
 
 def test_doctor_says_how_to_fix_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from opwright.kit import doctor
-
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     found = {f.what: f for f in doctor.examine()}
@@ -132,7 +131,7 @@ def test_version_and_mistakes() -> None:
     assert "there is no file or folder" in run("list", "/nowhere", fails=2).stderr
 
 
-def test_doctor_looks_at_a_library(tmp_path: Path) -> None:
+def test_doctor_looks_at_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def link(name: str, source: str) -> Path:
         (tmp_path / "source.cpp").write_text(source)
         library = tmp_path / name
@@ -141,6 +140,10 @@ def test_doctor_looks_at_a_library(tmp_path: Path) -> None:
 
     good = link("good.so", 'extern "C" void* PyInit_good() { return nullptr; }')
     assert json.loads(run("doctor", str(good), "--json").stdout)[0]["verdict"] == "ok"
+    assert doctor.examine_library(Path(os.path.relpath(good)))[0].verdict == "ok"
+    with monkeypatch.context() as here:
+        here.chdir(tmp_path)
+        assert doctor.examine_library(Path("good.so"))[0].verdict == "ok"
     renamed = link("renamed.so", 'extern "C" void* PyInit_other() { return nullptr; }')
     assert "rename the file to other.so" in json.loads(run("doctor", str(renamed), "--json", fails=1).stdout)[1]["fix"]
     old = link("old.so", "namespace c10 { void gone(); } struct S { S() { c10::gone(); } } s;")
@@ -237,6 +240,7 @@ def alive_in_group(group: int) -> list[str]:
     ("command", "said"),
     [
         (("new", "class"), "'class' cannot name an operator: it is a word of Python's own"),
+        (("new", "_x"), "'_x' cannot name an operator: a name must begin with a letter"),
         (("check", "cube", "--device", "tpu"), "the device must be cpu or cuda, got 'tpu'"),
         (("bench", "cube", "--results", "/proc/nope"), "/proc/nope: no such file or directory"),
         (("check", "cube", "--json", "/proc/nope"), "/proc/nope: no such file or directory"),

@@ -131,3 +131,23 @@ def test_a_rejection_inside_a_kernel_is_one_error_and_no_log() -> None:
         assert told == ["somebody else's"]
     finally:
         log.removeHandler(handler)
+
+
+@ow.op(opaque=True)
+def wide_numbers(x: Tensor, n: int = 2, dims: list[int] | None = None, *, by: ow.Number = 1) -> Tensor:
+    return x * n * by
+
+
+@pytest.mark.parametrize(("name", "value"), [("n", 2**70), ("n", -(2**63) - 1), ("dims", [1, 2**63]), ("by", 2**64)])
+def test_a_whole_number_beyond_64_bits_is_refused_by_name(name: str, value: Any) -> None:
+    for x in (torch.ones(2), torch.ones(2, requires_grad=True)):
+        with pytest.raises(ValueError, match=rf"wide_numbers: {name} must lie in -2\*\*63 … 2\*\*63 - 1, got -?\d+"):
+            wide_numbers(x, **{name: value})
+    assert wide_numbers(torch.ones(1), 2**63 - 1).item() == 2.0**63
+
+
+def test_a_misspelled_operator_is_answered_with_the_nearest() -> None:
+    with pytest.raises(AttributeError, match=r"opwright has no 'sigmiod'; did you mean sigmoid\?"):
+        _ = ow.sigmiod
+    with pytest.raises(AttributeError, match="opwright has no 'xyzzy'; its operators are axpby, "):
+        _ = ow.xyzzy

@@ -104,3 +104,13 @@ def test_counters_inside_counters_see_a_call_once() -> None:
     with FlopCounterMode(display=False) as outer, FlopCounterMode(display=False) as inner:
         product(torch.ones(8, 8), torch.ones(8, 8))
     assert outer.get_total_flops() == inner.get_total_flops() == 1024
+
+
+def test_a_cost_that_is_a_plain_number_is_refused() -> None:
+    @ow.op(opaque=True)
+    def costs_five(x: Tensor) -> Tensor:
+        return x * 2
+
+    costs_five.cost(lambda x: 5)  # type: ignore[arg-type, return-value]
+    with pytest.raises(TypeError, match=r"costs_five: its cost must be an ow\.Cost\(bytes=…, flops=…\), got int"):
+        count(costs_five, torch.ones(2))

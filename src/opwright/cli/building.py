@@ -102,8 +102,8 @@ def build(
         if library not in unbuilt:
             try:
                 library.load(again=True)
-            except Refused as e:
-                failed[library] = [f"{library.file}: {e}"]
+            except (BuildError, Refused) as e:
+                failed[library] = [str(e) if isinstance(e, BuildError) else f"{library.file}: {e}"]
                 unbuilt.add(library)
             if library.trouble:
                 failed[library] = [f"{library.file}: {library.trouble}"]

@@ -73,7 +73,18 @@ def explain(op: Op[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
     if backward.runs in ("kernel", "reference") and op.recorded_form is not op:
         form = _forward(op.recorded_form, values, given, "recorded")
         steps.insert(1, Step(form.name, form.runs, f"{op.recorded_form.name}, for a gradient; {form.why}"))
-    return Explanation(f"{op.name}({shown})", op.schema, tuple(steps), _error(op, args, kwargs) if given else None)
+    error = (_error(op, args, kwargs) or _kernel_error(op, steps, values)) if given else None
+    return Explanation(f"{op.name}({shown})", op.schema, tuple(steps), error)
+
+
+def _kernel_error(op: Op[..., Any], steps: list[Step], values: dict[str, Any]) -> str | None:
+    """What is wrong with the kernel that the call will run."""
+    recorded = any(step.name == "recorded" for step in steps)
+    running = op.recorded_form if recorded else op
+    if next(step for step in steps if step.name == ("recorded" if recorded else "forward")).runs == "reference":
+        return None
+    kernel, _ = running.choose(values)
+    return None if kernel is None else kernel.failure(running)
 
 
 def _forward(op: Op[..., Any], values: dict[str, Any], given: bool, name: str = "forward") -> Step:
@@ -87,7 +98,9 @@ def _forward(op: Op[..., Any], values: dict[str, Any], given: bool, name: str = 
     if kernel is not None and (why := writing.refuses(op, values)) is not None:
         return Step(name, "reference", f"{kernel.name}: {why}")
     if kernel is not None:
-        return Step(name, kernel.name, f"the call lies in its domain; {kernel.state}")
+        wrong = kernel.failure(op)
+        state = f"; {kernel.state}" if wrong is None else f", and raises {wrong.partition(':')[0]}"
+        return Step(name, kernel.name, f"the call lies in its domain{state}")
     return Step(name, "reference", "; ".join(f"{k.name}: {why}" for k, why in refused))
 
 

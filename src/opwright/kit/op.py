@@ -343,7 +343,12 @@ class Op(Declarations, Operator, Generic[P, R]):
 
     def cost_of(self, *args: Any, **kwargs: Any) -> Cost | None:
         """What a call with these arguments must do at least; None where its author has not said."""
-        return None if self.spec.cost is None else self.spec.cost(**self.signature.bind(args, kwargs))
+        if self.spec.cost is None:
+            return None
+        found: object = self.spec.cost(**self.signature.bind(args, kwargs))
+        if found is not None and not isinstance(found, Cost):
+            raise TypeError(f"{self.name}: its cost must be an ow.Cost(bytes=…, flops=…), got {type(found).__name__}")
+        return found
 
     # --- what the dispatcher calls -----------------------------------------------------------------------------
 

@@ -206,6 +206,39 @@ def test_other_types_are_told_once_by_build_check_and_call(workshop: Workshop) -
     expected = [f"{name}: {s}" for name, s in sentences.items() if name != "missing" for _ in range(4)]
     assert called.stdout.splitlines() == [*expected, "2.5"], called.stderr
 
+    # Built by now, so that explain knows before the first call.
+    explained = workshop.run(f"""
+        import torch, opwright as ow
+        ops = ow.load({str(operators)!r})
+        print(ow.explain(ops.integer, torch.ones(1), 2.5))
+        print(ow.explain(ops.fine, torch.ones(1), 2.5))
+        for _ in range(2):
+            try:
+                ops.missing(torch.ones(1), 2.5)
+            except ow.BuildError as e:
+                print(ow.explain(ops.missing, torch.ones(1), 2.5))
+    """)
+    integer, fine, *missing = explained.stdout.split("(x=float32[1] cpu, beta=2.5")[1:]
+    assert "the call lies in its domain, and raises WrongKernel" in integer, explained.stderr
+    assert f"raises: WrongKernel: integer: {sentences['integer']}" in integer
+    assert "the call lies in its domain; built on first use" in fine
+    assert "raises" not in fine
+    assert len(missing) == 2
+    assert all("raises: WrongKernel: missing: " in said for said in missing)
+
+
+def test_an_operator_that_is_bound_twice_is_told_with_both_lines(workshop: Workshop) -> None:
+    folder = workshop.write()
+    source = folder / "cpu.cpp"
+    source.write_text(source.read_text() + "OPWRIGHT_KERNEL(times, CPU, times_cpu);\n")
+    first = 1 + source.read_text().splitlines().index("OPWRIGHT_KERNEL(times, CPU, times_cpu);")
+    said = f"it binds times on CPU twice, in cpu.cpp:{first} (to times_cpu) and cpu.cpp:{first + 1} (to times_cpu)"
+    for _ in range(2):  # built, and found in the cache
+        built = opwright(workshop, "build", str(folder))
+        assert built.returncode == 1
+        assert said in built.stderr
+        assert "0 of 1 libraries are built" in built.stderr
+
 
 def test_a_prebuilt_library_is_held_against_the_schema_of_today(workshop: Workshop, tmp_path: Path) -> None:
     folder, made = workshop.with_own_libraries().write(), tmp_path / "made"

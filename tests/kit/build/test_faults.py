@@ -18,7 +18,7 @@ import pytest
 
 from opwright.kit.build import cache, compile, toolchain
 from opwright.kit.build.plan import Plan
-from opwright.kit.build.trouble import BuildError
+from opwright.kit.build.trouble import BuildError, explain_failure
 from tests.kit.build.workshop import KERNEL_RAN, REFERENCE_RAN, USE, Workshop
 
 needs_mount = pytest.mark.skipif(
@@ -219,8 +219,61 @@ def test_a_compiler_error_shows_the_first_message_with_its_line(workshop: Worksh
     assert re.search(r"cpu\.cpp:\d+:\d+: error: .*no_such_thing", message)
     assert "return v * by + C(no_such_thing)" in message
     assert len(message.strip().splitlines()) < 10
+    assert done.stderr.count('  File "') <= 3  # the caller, and next to nothing of opwright
     log = Path(re.search(r"The whole log: (.*)", message)[1])  # type: ignore[index]
     assert "no_such_thing" in log.read_text()
+
+
+STABLE = "This file should not be included when either TORCH_STABLE_ONLY or TORCH_TARGET_VERSION is defined."
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "log", "said"),
+    [
+        ("<ATen/ATen.h>", "<opwright/kernel.h>",
+         'In file included from {source}:1:\n/x/torch/include/ATen/ATen.h:40:2: error: #error "{stable}"',
+         '{source}:1: error: <ATen/ATen.h> is not of PyTorch\'s stable ABI, .*; add options=ow.Options.abi="aten".'),
+        ("<opwright/kernel.h>", "<torch/extension.h>",
+         "In file included from /x/torch/include/ATen/Functions.h:62,\n"
+         "                 from /x/torch/include/torch/extension.h:6,\n                 from {source}:2:\n"
+         "/x/torch/include/ATen/EmptyTensor.h:85:25: error: template argument 1 is invalid",
+         "{source}:2: error: <torch/extension.h> must come before <opwright/kernel.h> .line 1."),
+        ("<opwright/kernel.h>", "<torch/extension.h>",
+         "In file included from {source}:2:\nIn file included from /x/torch/include/torch/extension.h:6:\n"
+         "/x/torch/include/ATen/EmptyTensor.h:85:25: error: reference to 'Layout' is ambiguous",
+         "{source}:2: error: <torch/extension.h> must come before <opwright/kernel.h> .line 1."),
+        ("<torch/extension.h>", "<opwright/kernel.h>",
+         "In file included from {source}:1:\n/x/torch/include/ATen/Other.h:85:25: error: something else",
+         "Other.h:85:25: error: something else"),
+    ],
+)  # fmt: skip
+def test_an_error_in_pytorchs_headers_is_told_as_what_the_author_did(
+    tmp_path: Path, first: str, second: str, log: str, said: str
+) -> None:
+    source = tmp_path / "cpu.cpp"
+    source.write_text(f"#include {first}\n#include {second}\n")
+    error = explain_failure("mine", 1, log.format(source=source, stable=STABLE), None)
+    assert re.search(said.format(source=source), str(error)), str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("#include <torch/extension.h>", r"cpu\.cpp:1: error: <torch/extension\.h> is not of PyTorch's stable ABI"),
+        ("OPWRIGHT_KERNEL(f, CPU, f)", r"cpu\.cpp:\d:1: error: expected ';' after OPWRIGHT_KERNEL"),
+    ],
+)
+def test_the_compiler_itself_is_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    monkeypatch.setenv("OPWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    above = "" if "include" in text else "#include <opwright/kernel.h>\nTensor f(const Tensor& x) { return x; }\n"
+    source = tmp_path / "cpu.cpp"
+    source.write_text(above + text)
+    plan = Plan("mine", (source,), defines=("OPWRIGHT_NAMESPACE=mine", "OPWRIGHT_KEY={key}"))
+    with pytest.raises(BuildError, match=said) as caught:
+        compile.build(plan)
+    assert "kernel.h:" not in str(caught.value)
 
 
 def test_a_source_that_does_not_compile_is_compiled_once_until_it_is_mended(workshop: Workshop) -> None:

@@ -205,8 +205,10 @@ def test_an_operator_inside_a_function_is_checked_in_place(monkeypatch: pytest.M
 def test_a_check_of_nothing_sensible_says_so() -> None:
     with pytest.raises(TypeError, match="must be an operator, got int"):
         ow.check(3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="there is no property 'speed'"):
+    with pytest.raises(ValueError, match="there is no property 'speed'; the properties are forward, "):
         ow.check(ow.cube, only=["speed"])
+    with pytest.raises(ValueError, match=r"there is no property 'forwrad'; did you mean forward\?"):
+        ow.check(ow.cube, only=["forwrad"])
 
 
 test_cube_in_one_line = checks(ow.cube, only=["forward", "undefined"])

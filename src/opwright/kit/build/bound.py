@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opwright.kit.build.trouble import WrongKernel
+
 if TYPE_CHECKING:
     from opwright.kit.op import Op
     from opwright.kit.spec.schema import Parameter
@@ -59,6 +61,22 @@ def read(library: Path) -> list[list[str]]:
         op, device, function, file, line = (part.decode(errors="replace") for part in bound.split(b"\1"))
         found[op, device, function, os.path.basename(file), line, results.decode(), parameters.decode()] = None
     return [list(row) for row in found]
+
+
+def refuse_twice(name: str, kernels: list[Bound]) -> None:
+    """Raise where two lines of a library bind the same operator on the same device: PyTorch would take the last."""
+    seen: dict[tuple[str, str], Bound] = {}
+    for each in kernels:
+        first = seen.setdefault((each.op, each.device), each)
+        if first is not each:
+            lines = " and ".join(f"{b.file}:{b.line} (to {b.function})" for b in sorted((first, each), key=_place))
+            raise WrongKernel(
+                f"{name}: it binds {each.op} on {each.device.upper()} twice, in {lines}; keep one of them"
+            )
+
+
+def _place(bound: Bound) -> tuple[str, int]:
+    return bound.file, int(bound.line)
 
 
 def mismatch(op: Op[..., Any], bound: Bound, folder: Path) -> str | None:

@@ -12,7 +12,7 @@ import torch
 
 from opwright.kit import locks
 from opwright.kit.build import cache, compile, cuda, own, prebuilt, shipped, toolchain
-from opwright.kit.build.bound import Bound
+from opwright.kit.build.bound import Bound, refuse_twice
 from opwright.kit.build.foreign import refuse_foreign
 from opwright.kit.build.plan import Plan
 from opwright.kit.build.trouble import BuildError, NoCache, Refused, Unavailable
@@ -83,13 +83,22 @@ class Library:
             self.find(self.plan(), force)
 
     def cached(self) -> bool:
-        """Whether it is built as its sources are now: in the cache, prebuilt or shipped."""
+        """Whether it is built as its sources are now, in the cache, prebuilt or shipped; what it binds is known then."""
         try:
             plan = self.plan()
-            made = self._shipped(plan)[0] or _made_elsewhere(plan)
-            return made is not None or cache.look_up(cache.open_folder(), plan.key) is not None
+            made = self._shipped(plan)[0] or _made_elsewhere(plan) or cache.look_up(cache.open_folder(), plan.key)
         except (Unavailable, Refused, OSError):
             return False
+        if made is not None:
+            self.bound = [Bound(*row) for row in made.about.get("kernels", ())]
+        return made is not None
+
+    def failed(self) -> str | None:
+        """What the compiler said of its sources as they are now, if it was asked; None: nothing against them."""
+        key, said = self._failed
+        with contextlib.suppress(OSError):  # a source that is there no more
+            return said if key and key == self.plan().key else None
+        return None
 
     def _load(self, force: bool) -> None:
         plan = self.plan()
@@ -107,6 +116,7 @@ class Library:
 
     def _load_entry(self, plan: Plan, entry: cache.Entry) -> str:
         self.bound = [Bound(*row) for row in entry.about.get("kernels", ())]
+        refuse_twice(plan.name, self.bound)
         if self.device == "cuda":
             cuda.refuse_foreign_code(plan.name, entry.about["arch"])
         key = str(entry.about["key"])[:16]

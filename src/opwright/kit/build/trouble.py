@@ -62,6 +62,8 @@ def _at_the_kernel(lines: list[str], i: int) -> tuple[str, int]:
     ('a.cpp:3:1: error: f: write double', 1)
     """
     _, failed, sentence = lines[i].partition("error: static assertion failed: ")
+    if "opwright/kernel.h:" in lines[i] and "error: expected ';'" in lines[i]:
+        failed, sentence = "a ; is missing", "expected ';' after OPWRIGHT_KERNEL(…)"
     if failed:
         for j in range(i + 1, len(lines)):
             place, macro, _ = lines[j].partition(": note: in expansion of macro 'OPWRIGHT_KERNEL'")
@@ -84,4 +86,62 @@ def explain_failure(name: str, code: int, log: str, log_file: Path | None) -> Ex
         return Unavailable(
             f"{name}: the disk that holds the cache is full; make room, or let OPWRIGHT_CACHE_DIR name another{where}"
         )
-    return BuildError(f"{name}: it does not compile\n{first_message(log)}{where}")
+    return BuildError(f"{name}: it does not compile\n{_about_headers(log) or first_message(log)}{where}")
+
+
+def _about_headers(log: str) -> str | None:
+    """What to do about an error inside PyTorch's headers that comes from how they are included; None: it does not."""
+    lines = log.splitlines()
+    i = next((i for i, line in enumerate(lines) if re.search(r"error:|nvcc fatal", line)), None)
+    if i is None or "/torch/include/" not in lines[i].partition("error:")[0]:
+        return None
+    place = _included_at(lines[:i])
+    if place is None:
+        return None
+    file, number = place
+    try:
+        above = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()[:number]
+    except OSError:
+        above = []
+    header = _header(above[-1]) if len(above) == number else None
+    if "TORCH_STABLE_ONLY or TORCH_TARGET_VERSION" in lines[i]:
+        return (
+            f"{file}:{number}: error: {header or 'a header'} is not of PyTorch's stable ABI, which kernels use; "
+            'add options=ow.Options(abi="aten") where the kernel file is declared, or include <opwright/aten.h> instead'
+        )
+    ours = next((n for n, line in enumerate(above[:-1], 1) if (_header(line) or "").startswith("<opwright/")), None)
+    if ours is not None and header is not None:
+        return (
+            f"{file}:{number}: error: {header} must come before {_header(above[ours - 1])} (line {ours}), "
+            "which opens its namespace to what stands below it; swap the two"
+        )
+    return None
+
+
+def _header(line: str) -> str | None:
+    """What a line includes, in angle brackets.
+
+    >>> _header('#include "torch/extension.h"  // all of it')
+    '<torch/extension.h>'
+    """
+    found = re.match(r'[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', line)
+    return f"<{found[1]}>" if found else None
+
+
+def _included_at(before: list[str]) -> tuple[str, int] | None:
+    """Where an author's file includes a header of PyTorch's: the last line about it before an error.
+
+    >>> _included_at(["In file included from /torch/include/ATen/A.h:5,", "                 from /my/cpu.cpp:2:"])
+    ('/my/cpu.cpp', 2)
+    """
+    pairs: list[tuple[str, int]] = []
+    for line in reversed(before):
+        found = re.match(r"(In file included|\s+) ?from (.+?):(\d+)(:\d+)?[,:]$", line)
+        if found:
+            pairs.append((found[2], int(found[3])))
+        elif pairs:
+            break
+    # g++ names the innermost first, clang last; an author's own headers stand between.
+    outermost_first = len(pairs) > 1 and "/torch/include/" in pairs[0][0]
+    authors = [pair for pair in pairs if "/torch/include/" not in pair[0]]
+    return None if not authors else authors[0] if outermost_first else authors[-1]

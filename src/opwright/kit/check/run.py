@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import difflib
 import os
 import signal
 import time
@@ -71,7 +72,9 @@ def run(
         raise RuntimeError("check: it was called by a file that is itself loaded for a check; call it in another file")
     for name in only:
         if name not in NAMES:
-            raise ValueError(f"there is no property {name!r}; the properties are {', '.join(in_turn())}")
+            near = difflib.get_close_matches(name, in_turn(), 1)
+            hint = f"did you mean {near[0]}?" if near else f"the properties are {', '.join(in_turn())}"
+            raise ValueError(f"there is no property {name!r}; {hint}")
     for op in operators:
         if not isinstance(op, Op):
             raise TypeError(f"check: its argument must be an operator, got {type(op).__name__}")

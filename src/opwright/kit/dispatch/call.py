@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from opwright.kit import private
+from opwright.kit.build.trouble import BuildError
 from opwright.kit.dispatch import exported
 from opwright.kit.dispatch.untraced import untraced
 from opwright.kit.spec import probe
@@ -98,12 +99,17 @@ def dispatched(
     given = ", ".join(arguments)
     tensors = [p for p in signature.parameters if p.kind.is_tensor]
 
-    def convert_tensors(*values: Any) -> None:
-        for p, value in zip(tensors, values, strict=True):
-            convert(name, p, value)
+    wide = [p for p in signature.parameters if p.kind.schema.rstrip("[]?") in ("SymInt", "Scalar")]
+
+    def refuse(*values: Any) -> None:
+        for p, value in zip([*tensors, *wide], values, strict=True):
+            if p.kind.is_tensor:
+                convert(name, p, value)
+            else:
+                _refuse_wide(name, p, value)
 
     names.update(ow__overload=overload, ow__op=overload._op, ow__is_compiling=torch.compiler.is_compiling)
-    names.update(ow__convert_tensors=convert_tensors, ow__make=signature.container)
+    names.update(ow__refuse=refuse, ow__make=signature.container, ow__BuildError=BuildError)
     qualname, schema = overload._schema.name, str(overload._schema)
     names.update(ow__is_exporting=torch.compiler.is_exporting, ow__transformed=private.transforms_are_active)
     names.update(ow__note_schema=lambda: exported.note_schema(qualname, schema))
@@ -126,8 +132,10 @@ def dispatched(
         "    else:",
         "        try:",
         f"            ow__out = ow__op({given})",
-        "        except (RuntimeError, TypeError):",
-        f"            ow__convert_tensors({', '.join(p.name for p in tensors)})",
+        "        except (RuntimeError, TypeError, OverflowError) as ow__error:",
+        f"            ow__refuse({', '.join(p.name for p in [*tensors, *wide])})",
+        # What the compiler says is about a file of the author's, not about the way there.
+        "            if isinstance(ow__error, ow__BuildError): raise ow__error.with_traceback(None) from None",
         "            raise",
     ]
     bare = len(signature.outputs) == 1
@@ -152,6 +160,13 @@ def convert(name: str, parameter: Parameter, value: Any) -> Any:
             hint = " (a number takes no gradient: use .item())"
         wanted = f"{parameter.name} must be {parameter.kind.says}"
         raise TypeError(f"{name}: {wanted}, got {describe(value)}{hint}") from None
+
+
+def _refuse_wide(name: str, parameter: Parameter, value: Any) -> None:
+    """Raise for a whole number that the dispatcher cannot carry."""
+    for each in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(each, int) and not -(2**63) <= each < 2**63:
+            raise ValueError(f"{name}: {parameter.name} must lie in -2**63 … 2**63 - 1, got {each}") from None
 
 
 def describe(value: Any) -> str:

@@ -95,6 +95,23 @@ class Kernel:
             return "built, and loaded on first use"
         return "not built, and OPWRIGHT_BUILD=0 forbids it" if forbidden() else "built on first use"
 
+    def failure(self, op: Op[..., Any]) -> str | None:
+        """What a call that chooses it will raise, as far as that can be known without building it; None: nothing."""
+        if self.library is None:
+            return None
+        said = self.library.failed()
+        if said is not None:
+            return f"BuildError: {said}"
+        fresh = self.library.key is not None and not self.library.edited
+        try:
+            if fresh:
+                self.ready(op)
+            elif self.library.cached():
+                self.refuse_other_types(op)
+        except BuildError as e:
+            return f"{type(e).__name__}: {e}"
+        return None
+
     def ready(self, op: Op[..., Any]) -> Callable[..., Any] | None:
         """The function to call, built and loaded if need be; None when this machine cannot have it."""
         if self.library is None:

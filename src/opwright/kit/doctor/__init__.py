@@ -98,7 +98,9 @@ def examine_library(file: Path) -> list[Finding]:
         raise FileNotFoundError(f"there is no file {file}")
     # Loading runs code of the library's, so it happens in a process of its own, where a crash is a finding.
     code = "import sys, torch, ctypes; ctypes.CDLL(sys.argv[1])"
-    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(file.absolute())], capture_output=True, text=True, check=False
+    )
     said = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
     findings = [Finding("loads", "ok", f"into torch {torch.__version__}")]
     if done.returncode:

@@ -67,6 +67,8 @@ def _new_folder(name: str, path: Path) -> Path:
     """The folder of a new operator, made."""
     if keyword.iskeyword(name):
         raise ValueError(f"{name!r} cannot name an operator: it is a word of Python's own; choose another name")
+    if name.startswith("_") and name.isidentifier():
+        raise ValueError(f"{name!r} cannot name an operator: a name must begin with a letter, for example my_op")
     if not name.isidentifier() or not name.isascii() or name.startswith("_"):
         raise ValueError(f"{name!r} cannot name an operator; take letters, digits and _, for example my_op")
     if name in TAKEN:

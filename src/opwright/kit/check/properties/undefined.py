@@ -65,7 +65,9 @@ def _wanted(subject: Subject, sample: Sample, mask: list[bool]) -> None:
     for i, (w, g, e) in enumerate(zip(mask, got, every, strict=True)):
         there = bool(tensors(g))
         if there and not w:
-            raise Finding(f"gradient {i} was computed though nobody wanted it")
+            in_cpp = any(k.library is not None for k in op.kernels)
+            instead = f"`wants(wanted, {i}) ? … : Tensor()`" if in_cpp else f"None where `wanted[{i}]` is False"
+            raise Finding(f"gradient {i} was computed though nobody wanted it; let the kernel return {instead}")
         if w and there != bool(tensors(e)):
             raise Finding(f"gradient {i} was wanted and is {'there' if there else 'absent'}, unlike the reference's")
     oracle.judge(flat(got), "gradient")
