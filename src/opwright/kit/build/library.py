@@ -83,7 +83,7 @@ class Library:
             self.find(self.plan(), force)
 
     def cached(self) -> bool:
-        """Whether it is built as its sources are now, in the cache, prebuilt or shipped; what it binds is known then."""
+        """Whether it is built as its sources are now: cached, prebuilt or shipped. What it binds is known then."""
         try:
             plan = self.plan()
             made = self._shipped(plan)[0] or _made_elsewhere(plan) or cache.look_up(cache.open_folder(), plan.key)
