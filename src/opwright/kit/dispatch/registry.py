@@ -204,7 +204,7 @@ def _own_packet(op: Op[..., Any]) -> Any:
     shown = vars(namespace).get(op.name)
     if shown is not None and shown._qualified_op_name == op.qualname:
         return shown
-    own = type(namespace).__getattr__(namespace, op.name)
+    own = private.OpNamespace.__getattr__(namespace, op.name)
     if shown is not None:
         setattr(namespace, op.name, shown)
     return own
