@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -22,11 +23,18 @@ from setuptools.command.build_py import build_py  # type: ignore[import-untyped]
 
 try:
     from setuptools.command.bdist_wheel import bdist_wheel  # type: ignore[import-untyped]
-except ImportError:  # where setuptools is older than 70.1, whose builds must not end for want of it
-    from wheel.bdist_wheel import bdist_wheel  # type: ignore[import-not-found,import-untyped,no-redef]
+except ImportError:  # setuptools is older than 70.1, and other people's builds must not end for want of it
+    try:
+        from wheel.bdist_wheel import bdist_wheel  # type: ignore[import-not-found,import-untyped,no-redef]
+    except ImportError:
+        bdist_wheel = object
 
 SOURCES = ("*.cpp", "*.cc", "*.cxx", "*.cu", "*.h", "*.hpp", "*.cuh", "*.inl")
 KNOWN = ("packages", "cuda", "arch", "aten", "natives")
+OF_THE_MACHINE = (
+    "OPWRIGHT_CXXFLAGS", "OPWRIGHT_LDFLAGS", "OPWRIGHT_INCLUDE", "OPWRIGHT_NVCCFLAGS", "OPWRIGHT_DEBUG"
+)  # fmt: skip
+"""What somebody sets for builds of his own. A wheel holds what its author declares in `ow.Options`."""
 ANSWER = "opwright-wheel.json"
 """The file in the build's folder that says what became of the kernels."""
 
@@ -49,7 +57,9 @@ def finalize(dist: Any) -> None:
 
 def prepare(dist: Any, wishes: Mapping[str, Any]) -> None:
     """Let a project's kernels be built and go along."""
-    dist.cmdclass["build_py"], dist.cmdclass["bdist_wheel"] = BuildPy, BdistWheel
+    for name, ours in (("build_py", BuildPy), ("bdist_wheel", BdistWheel)):
+        theirs = dist.get_command_class(name)  # the project may have one of its own
+        dist.cmdclass[name] = type(theirs.__name__, (ours, theirs), {})
     add_sources(dist)
     if wishes.get("aten") == "pinned":
         pin(dist, importlib.metadata.version("torch"))
@@ -66,9 +76,15 @@ def read_wishes(file: Path) -> dict[str, Any] | None:
     wishes: dict[str, Any] | None = parser().loads(text).get("tool", {}).get("opwright")
     if wishes is None:
         return None
+    if not isinstance(wishes, dict):
+        raise ValueError(f"{file}: [tool.opwright] is a table, got {wishes!r}")
     strange = sorted(set(wishes) - set(KNOWN))
     if strange:
         raise ValueError(f"{file}: [tool.opwright] knows {', '.join(KNOWN)}, got {', '.join(strange)}")
+    for name in ("packages", "arch", "natives"):
+        given = wishes.get(name, [])
+        if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+            raise ValueError(f"{file}: [tool.opwright] {name} must be a list of strings, got {given!r}")
     if wishes.get("aten", "sources") not in ("sources", "pinned"):
         raise ValueError(f'{file}: [tool.opwright] aten must be "sources" or "pinned", got {wishes["aten"]!r}')
     if wishes.get("cuda", "auto") not in ("auto", True, False):
@@ -105,8 +121,12 @@ class BuildPy(build_py):  # type: ignore[misc]
     """Copies the package, then lets opwright build its kernels into the copy."""
 
     def run(self) -> None:
+        editable = getattr(self, "editable_mode", False)  # there kernels are built when they are first used
+        if not editable:
+            for name in dict.fromkeys(name.partition(".")[0] for name in self.distribution.packages or ()):
+                shutil.rmtree(Path(self.build_lib) / name, ignore_errors=True)  # what is gone from the project
         super().run()
-        if not self.editable_mode:  # there kernels are built when they are first used
+        if not editable:
             fill(
                 Path(self.build_lib), list(self.distribution.packages or ()), read_wishes(Path("pyproject.toml")) or {}
             )
@@ -121,13 +141,15 @@ class BdistWheel(bdist_wheel):  # type: ignore[misc]
 
     def get_tag(self) -> tuple[str, str, str]:
         answer = read_answer(Path(self.get_finalized_command("build_py").build_lib))
-        if answer is None or not answer["libraries"]:
-            return "py3", "none", "any"
+        if self.distribution.has_ext_modules() or answer is None or not answer["libraries"]:
+            theirs: tuple[str, str, str] = super().get_tag()  # extensions of the project's own run with one Python
+            return theirs
         return answer["python"], answer["abi"], answer["platform"]
 
     def write_wheelfile(self, wheelfile_base: str, *args: Any, **kwargs: Any) -> None:
         answer = read_answer(Path(self.get_finalized_command("build_py").build_lib))
-        self.root_is_pure = answer is None or not answer["libraries"]  # only now is it known
+        if answer is not None and answer["libraries"]:
+            self.root_is_pure = False  # only now is it known
         super().write_wheelfile(wheelfile_base, *args, **kwargs)
 
 
@@ -149,14 +171,16 @@ def fill(build: Path, packages: list[str], wishes: Mapping[str, Any]) -> None:
             flush=True,
         )
         return
-    path = os.pathsep.join(filter(None, (str(build.resolve()), os.environ.get("PYTHONPATH", ""))))
+    # Behind it the project's metadata, for packages that look up their own version.
+    beside = [str(info.parent.resolve()) for info in (*Path().glob("*.egg-info"), *Path().glob("*/*.egg-info"))]
+    path = os.pathsep.join(filter(None, (str(build.resolve()), os.environ.get("PYTHONPATH", ""), *beside)))
+    environment = {name: value for name, value in os.environ.items() if name not in OF_THE_MACHINE}
     more = json.loads(os.environ.get("OPWRIGHT_WHEEL", "{}"))  # what `opwright wheel` was told
     wish = json.dumps({**wishes, **more, "answer": str(answer.resolve())})
     command = [sys.executable, "-m", "opwright.kit.ship.fill", wish, *(str((build / name).resolve()) for name in found)]
+    environment |= {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     # Not in the project's folder: there its sources would be imported, not what goes into the wheel.
-    done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}, cwd=build, check=False
-    )
+    done = subprocess.run(command, env=environment, cwd=build, check=False)
     if done.returncode:
         raise SystemExit(f"opwright: the kernels of {', '.join(found)} cannot be shipped; see above")
 

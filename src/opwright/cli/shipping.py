@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from opwright.cli.choosing import chosen
+from opwright.cli.choosing import broken, chosen
 from opwright.kit.check.report import Report
 from opwright.kit.check.run import run
 from opwright.kit.ship import fill
@@ -59,6 +59,7 @@ def wheel(
         return
     if folder.suffix == ".whl":
         file = folder
+        _describe(file)
     else:
         if check:
             _check(folder)
@@ -90,9 +91,13 @@ def _check(folder: Path) -> None:
 
     places = [folder]
     if (folder / "pyproject.toml").is_file():
-        inside = [p.parent for root in (folder / "src", folder) for p in sorted(root.glob("*/__init__.py"))]
-        places = [p for p in inside if p.name != "tests" and packages.files_below(p)] or places
-    operators = [op for place in places for op in chosen([str(place)])]
+        roots = [folder / "src", folder, *(p for p in sorted(folder.iterdir()) if p.is_dir() and p.name != "build")]
+        inside = [p.parent for root in roots for p in sorted(root.glob("*/__init__.py"))]
+        found = [p for p in dict.fromkeys(inside) if p.name != "tests" and packages.files_below(p)]
+        places = [p for p in found if not (p.parent / "__init__.py").is_file()] or places
+    operators = [op for place in places for op in chosen([str(place.resolve())])]
+    if broken:
+        raise RuntimeError("an operator cannot be loaded, and would be missing from the wheel; none is made")
     with console.status("checking …") as status:
 
         def progress(op: str, name: str, cases: int) -> None:

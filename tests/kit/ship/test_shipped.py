@@ -51,6 +51,8 @@ class Package:
             "glibc": [2, 17],
             "arch": [],
             "cuda": None,
+            "key": "0123456789abcdef",
+            "kernels": [],
         }
         self.content: dict[str, Any] = {"format": FORMAT, "libraries": [self.row], "own": []}
         self.write()
@@ -156,7 +158,61 @@ def test_a_missing_library_does_not_run(package: Package) -> None:
         package.look_up()
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": 4}', b"\xff"])
+@pytest.mark.parametrize("name", ["file", "size", "sha256", "torch", "glibc", "sources", "kernels", "arch", "options"])
+@pytest.mark.parametrize("value", [None, "..", 5, [1], {"a": 1}, "absent"])
+def test_a_row_that_is_not_one_does_not_run(package: Package, name: str, value: Any) -> None:
+    if value == "absent":
+        del package.row[name]
+        package.write()
+    else:
+        package.write(**{name: value})
+    if isinstance(package.row.get(name), {"size": int, "options": dict, "sources": dict, "sha256": str}.get(name, ())):
+        return  # it might be
+    if (name, value) == ("glibc", None):
+        return
+    with pytest.raises(shipped.Unfit, match="damaged; install the package again"):
+        package.look_up()
+
+
+@pytest.mark.parametrize("file", ["../../outside.so", "/tmp/x.so", "a/b.so", "x\0.so", "..so/../x.so"])
+def test_a_library_lies_beside_its_manifest_and_nowhere_else(package: Package, file: str) -> None:
+    package.write(file=file)
+    with pytest.raises(shipped.Unfit, match="damaged"):
+        package.look_up()
+
+
+def test_a_linked_folder_is_refused(package: Package) -> None:
+    elsewhere = package.folder.parent / "elsewhere"
+    package.library.parent.rename(elsewhere)
+    package.library.parent.symlink_to(elsewhere)
+    with pytest.raises(Refused, match="plain folder"):
+        package.look_up()
+
+
+def test_a_pipe_in_the_place_of_a_library_is_refused(package: Package) -> None:
+    package.library.unlink()
+    os.mkfifo(package.library, 0o644)
+    with pytest.raises(Refused, match="no plain file"):
+        package.look_up()
+
+
+def test_a_manifest_above_the_package_is_nobodys(package: Package) -> None:
+    shutil.move(package.library.parent, package.folder.parent / "_opwright")
+    assert package.look_up() is None
+
+
+def test_a_source_that_is_named_by_way_of_another_folder_is_found(package: Package) -> None:
+    assert package.look_up(file=package.source.parent / ".." / "halved" / "cpu.cpp") is not None
+
+
+def test_libraries_of_another_format_do_not_run(package: Package) -> None:
+    package.content["format"] = FORMAT + 1
+    package.write()
+    with pytest.raises(shipped.Unfit, match="of a format that this opwright"):
+        package.look_up()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": 4}', b"\xff", b"[" * 200_000])
 def test_a_damaged_manifest_does_not_run(package: Package, content: bytes) -> None:
     (package.library.parent / "manifest.json").write_bytes(content)
     with pytest.raises(shipped.Unfit, match="damaged; install the package again"):
@@ -270,7 +326,7 @@ def test_a_namespace_that_is_nobodys_own_is_not_filled(tmp_path: Path) -> None:
     op.write_text(op.read_text().replace("@ow.op\n", '@ow.op(namespace="user")\n'))
     done = shop.fill(folder)
     assert done.returncode != 0
-    assert "halved: its namespace is 'user', which is nobody's own" in done.stderr
+    assert "halved: its namespace is 'user', which is not its own" in done.stderr
 
 
 def test_what_uses_the_whole_of_torch_goes_along_as_source(tmp_path: Path) -> None:

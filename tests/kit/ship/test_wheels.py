@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import zipfile
 from pathlib import Path
@@ -59,7 +60,7 @@ def the_wheel(folder: Path) -> Path:
 def test_a_project_becomes_a_wheel_for_every_python_and_torch(project: Path, tmp_path: Path) -> None:
     said = run("-m", "opwright", "wheel", str(project), "--no-check", "--to", "dist", cwd=tmp_path)
     about = Wheel.read(the_wheel(tmp_path / "dist"))
-    assert (about.name, about.version, about.package) == ("shop", "1.2.3", "shop")
+    assert (about.name, about.version, about.packages) == ("shop", "1.2.3", ("shop",))
     assert about.tag.startswith("py3-none-manylinux_2_")
     assert {*about.requires} == {"opwright", "torch>=2.10"}
     assert {"shop/halved/op.py", "shop/halved/cpu.cpp", "shop/halved/sign.h"} <= {*about.files}
@@ -172,6 +173,71 @@ def test_what_uses_the_whole_of_torch_is_pinned_where_its_author_says_so(tmp_pat
     assert about.version == f"1.2.3+torch{release}"
     assert {*about.requires} == {"opwright", "torchvision", "torch-geometric>=2", f"torch=={release}.*"}
     assert row["abi"] == "aten"
+
+
+@pytest.mark.slow
+def test_what_a_project_has_of_its_own_stays(project: Path, tmp_path: Path) -> None:
+    """Its package-data, its commands, its sources by way of another folder, and the version that it asks for."""
+    package = project / "src" / "shop"
+    (package / "notes.txt").write_text("kept")
+    (package / "csrc").mkdir()
+    for name in ("cpu.cpp", "sign.h"):
+        (package / "halved" / name).rename(package / "csrc" / name)
+    op = package / "halved" / "op.py"
+    op.write_text(op.read_text().replace('"cpu.cpp"', '"../csrc/cpu.cpp"'))
+    asks = "import importlib.metadata\n__version__ = importlib.metadata.version('shop')\n"
+    (package / "__init__.py").write_text(asks + (package / "__init__.py").read_text())
+    command = "from setuptools.command.build_py import build_py\nfrom pathlib import Path\nclass Mine(build_py):\n"
+    command += "    def run(self):\n        super().run()\n        Path(self.build_lib, 'shop', 'made.py').touch()\n"
+    (project / "mine.py").write_text(command)
+    table = '[tool.opwright]\n[tool.setuptools.package-data]\nshop = ["*.txt"]\n[tool.setuptools.cmdclass]\n'
+    write(project, table + 'build_py = "mine.Mine"')
+    run("-m", "opwright", "wheel", str(project), "--no-check", "--to", "dist", cwd=tmp_path)
+    about = Wheel.read(the_wheel(tmp_path / "dist"))
+    assert {"shop/notes.txt", "shop/made.py", "shop/csrc/cpu.cpp"} <= {*about.files}
+    assert [row["source"] for row in about.libraries] == ["csrc/cpu.cpp"]
+    with zipfile.ZipFile(the_wheel(tmp_path / "dist")) as archive:
+        archive.extractall(tmp_path / "site")
+    assert shop.use(tmp_path / "site" / "shop").stdout.startswith("[0.75, 0.75]")
+
+
+@pytest.mark.slow
+def test_what_is_gone_from_a_project_is_gone_from_its_wheel(project: Path, tmp_path: Path) -> None:
+    isolated = ("--quiet", "--no-build-isolation", "--no-deps")
+    run("-m", "pip", "wheel", *isolated, "--wheel-dir", "first", str(project), cwd=tmp_path)
+    shop.write_package(tmp_path / "other", name="third")
+    (tmp_path / "other" / "shop" / "third").rename(project / "src" / "shop" / "third")
+    shutil.rmtree(project / "src" / "shop" / "halved")
+    (project / "src" / "shop" / "__init__.py").write_text("from .third.op import third as third\n")
+    run("-m", "pip", "wheel", *isolated, "--wheel-dir", "second", str(project), cwd=tmp_path)
+    about = Wheel.read(the_wheel(tmp_path / "second"))
+    assert [row["source"] for row in about.libraries] == ["third/cpu.cpp"]
+    assert not [name for name in about.files if "halved" in name]
+
+
+@pytest.mark.slow
+def test_a_broken_operator_is_not_left_out(project: Path, tmp_path: Path) -> None:
+    broken = project / "src" / "shop" / "broken"
+    broken.mkdir()
+    (broken / "op.py").write_text("import opwright\nimport no_such_module\n")
+    for how in ("--check", "--no-check"):
+        said = run("-m", "opwright", "wheel", str(project), how, "--to", "dist", cwd=tmp_path, fails=True)
+        assert "would be missing" in said
+        assert "no_such_module" in said
+    assert not [*(tmp_path / "dist").glob("*.whl")]
+
+
+@pytest.mark.slow
+def test_every_package_of_a_wheel_is_proved(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    shop.write_package(project / "src", package="shop")
+    shop.write_package(project / "src", package="stall", name="quartered", sign="0.5")
+    write(project, "[tool.opwright]")
+    run("-m", "opwright", "wheel", str(project), "--no-check", "--to", "dist", cwd=tmp_path)
+    wheel = str(the_wheel(tmp_path / "dist"))
+    said = run("-m", "opwright", "wheel", wheel, "--prove", sys.executable, cwd=tmp_path, fails=True)
+    assert "2 libraries" in said
+    assert "FAILED halved forward" in said  # the other one is right
 
 
 @pytest.mark.slow

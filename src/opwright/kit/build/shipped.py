@@ -27,11 +27,10 @@ from opwright.kit.build import cache, cuda
 from opwright.kit.build.plan import FORMAT
 from opwright.kit.build.trouble import Refused, Unavailable
 from opwright.kit.spec.options import Options
+from opwright.version import __version__
 
 FOLDER = "_opwright"
 MANIFEST = "manifest.json"
-DEEPEST = 8
-"""How many folders below its package's an operator's source may lie."""
 RESERVED = ("aten", "prim", "prims", "torch", "opwright_native", "opwright_kept")
 """Namespaces that are PyTorch's, or opwright's own."""
 
@@ -47,9 +46,40 @@ class Manifest:
 
     def __init__(self, package: Path, content: dict[str, Any]) -> None:
         self.package, self.folder = package, package / FOLDER
-        self.rows: list[Row] = content["libraries"]
-        self.own: list[Row] = content.get("own", [])
-        self.format: int = content["format"]
+        self.format = int(content["format"])
+        # Rows of another format are for another opwright to read.
+        known = self.format == FORMAT
+        self.rows: list[Row] = [_checked(row, _OF_KERNELS) for row in content["libraries"]] if known else []
+        self.own: list[Row] = [_checked(row, _OF_OWN) for row in content.get("own", [])] if known else []
+
+
+_COMMON: dict[str, tuple[type, ...]] = {
+    "file": (str,), "size": (int,), "sha256": (str,), "key": (str,), "system": (str,), "machine": (str,), "abi": (str,),
+    "torch": (str, list), "python": (str, type(None)), "glibc": (list, type(None)), "arch": (list,),
+    "cuda": (list, type(None)), "kernels": (list,),
+}  # fmt: skip
+_OF_KERNELS = _COMMON | {
+    "source": (str,), "sources": (dict,), "device": (str,), "namespace": (str,), "options": (dict,)
+}  # fmt: skip
+_OF_OWN = _COMMON | {"part": (str,), "content": (str,)}
+
+
+def _checked(row: Any, wanted: dict[str, tuple[type, ...]]) -> Row:
+    """A row that can be relied upon; ValueError for any other."""
+    for name, kinds in wanted.items():
+        if not isinstance(row[name], kinds):
+            raise ValueError(name)
+    numbers = [row[name] for name in ("torch", "glibc", "cuda") if isinstance(row[name], list)]
+    if any(len(each) != 2 or not all(isinstance(n, int) for n in each) for each in numbers):
+        raise ValueError("versions")
+    if isinstance(row["torch"], str) != (row["abi"] == "aten") or (row["arch"] and row["cuda"] is None):
+        raise ValueError("abi")
+    if not all(isinstance(each, list) and len(each) == 7 for each in row["kernels"]):
+        raise ValueError("kernels")
+    if not re.fullmatch(r"[\w.-]+\.so", row["file"]):
+        raise ValueError("file")  # which lies beside the manifest, and nowhere else
+    checked: Row = row
+    return checked
 
 
 def look_up(file: Path, more: Iterable[Path], namespace: str, device: str, options: Options) -> cache.Entry | None:
@@ -57,10 +87,17 @@ def look_up(file: Path, more: Iterable[Path], namespace: str, device: str, optio
 
     Raises Unfit where it does not run here, and Refused where it must not be loaded.
     """
+    file = file.resolve()
     manifest = _manifest_of(file.parent)
     if manifest is None:
         return None
+    if manifest.format != FORMAT:
+        raise Unfit(
+            f"the libraries in {manifest.folder} are of a format that this opwright ({__version__}) does not read; "
+            f"install one that fits, or the package again"
+        )
     place = file.relative_to(manifest.package).as_posix()
+    more = [each for each in map(Path.resolve, more) if each.is_relative_to(manifest.package)]
     rows = [r for r in manifest.rows if (r["source"], r["device"], r["namespace"]) == (place, device, namespace)]
     rows = [r for r in rows if r["options"] == spell_options(options) and _same_sources(manifest.package, r, more)]
     if not rows:
@@ -88,7 +125,7 @@ def own_torches() -> list[str]:
 
 
 def _first_that_runs(manifest: Manifest, rows: list[Row]) -> cache.Entry:
-    why = [_why_not(manifest, row) for row in rows]
+    why = [_why_not(row) for row in rows]
     for row, reason in zip(rows, why, strict=True):
         if reason is None:
             return _open(manifest.folder / row["file"], row)
@@ -99,10 +136,8 @@ def _first_that_runs(manifest: Manifest, rows: list[Row]) -> cache.Entry:
 # --- whether it runs here ------------------------------------------------------------------------------------------
 
 
-def _why_not(manifest: Manifest, row: Row) -> str | None:
+def _why_not(row: Row) -> str | None:
     """Why a library does not run here; None when it does."""
-    if manifest.format != FORMAT:
-        return f"it was made by opwright {row.get('opwright', '?')}, whose libraries are other than this one's"
     if (row["system"], row["machine"]) != (sys.platform, platform.machine()):
         return f"it is for {row['system']} on {row['machine']}, this is {sys.platform} on {platform.machine()}"
     here = release_of(torch.__version__)
@@ -162,13 +197,16 @@ def _open(file: Path, row: Row) -> cache.Entry:
 def _read(file: Path) -> tuple[bytes, tuple[int, ...]]:
     """A file's content and identity, where nobody but its owner can write it."""
     try:
-        descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+        flags = ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")
+        descriptor = os.open(file, os.O_RDONLY | sum(getattr(os, flag, 0) for flag in flags))
     except FileNotFoundError:
         raise
     except OSError as e:
         raise Refused(f"{file} cannot be read ({e.strerror}), or is a link; install the package again") from None
     with open(descriptor, "rb") as opened:
-        for place, found in ((file.parent, file.parent.stat()), (file, os.fstat(descriptor))):
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode) or file.parent.is_symlink():
+            raise Refused(f"{file} is no plain file in a plain folder; install the package again")
+        for place, found in ((file.parent, file.parent.lstat()), (file, os.fstat(descriptor))):
             _refuse_open(place, found, file.parent.parent)
         return opened.read(), cache.identity(os.fstat(descriptor))
 
@@ -193,33 +231,65 @@ def _refuse_namespace(manifest: Manifest, namespace: str) -> None:
     package = manifest.package.name
     if namespace == package:
         return
-    if namespace in RESERVED or importlib.util.find_spec(namespace) is not None:
+    if is_anothers(namespace):
         raise Refused(
             f"{package} ships libraries for the namespace {namespace}, which is another package's; they are not "
             f"loaded; let its author take one of its own by @ow.op(namespace=…)"
         )
 
 
+def is_anothers(namespace: str) -> bool:
+    """Whether a namespace is PyTorch's, or another package's; a folder that merely has the name is none."""
+    if namespace in RESERVED:
+        return True
+    try:
+        found = importlib.util.find_spec(namespace)
+    except (ImportError, ValueError):
+        return True
+    return found is not None and found.origin is not None
+
+
 # --- reading the manifest ------------------------------------------------------------------------------------------
+
+
+def package_of(folder: Path) -> Path | None:
+    """The outermost package that a folder lies in; its own folder and those between may be no packages."""
+    inside = next((above for above in (folder, *folder.parents) if _is_package(above, folder)), None)
+    while inside is not None and _is_package(inside.parent, folder):
+        inside = inside.parent
+    return inside
+
+
+def _is_package(folder: Path, below: Path) -> bool:
+    """Whether a folder is a package that what lies below it may belong to: one that somebody else has put there, in
+    /tmp for one, is none."""
+    try:
+        owner = os.stat(folder / "__init__.py").st_uid
+    except OSError:
+        return False
+    beside = os.stat(below).st_uid if below.is_dir() else 0
+    return os.name != "posix" or owner in (os.getuid(), 0, beside)
 
 
 def _manifest_of(folder: Path) -> Manifest | None:
     """The manifest of the package that a folder lies in."""
-    for above in (folder, *folder.parents[:DEEPEST]):
-        if os.path.isfile(above / FOLDER / MANIFEST):
-            file = above / FOLDER / MANIFEST
-            found = os.stat(file)
-            return _parse(above, found.st_mtime_ns, found.st_size)
-    return None
+    package = package_of(folder)
+    if package is None:
+        return None
+    try:
+        found = os.stat(package / FOLDER / MANIFEST)
+    except OSError:
+        return None
+    return _parse(package, found.st_mtime_ns, found.st_ctime_ns)
 
 
 @lru_cache
-def _parse(package: Path, modified: int, size: int) -> Manifest:
+def _parse(package: Path, modified: int, changed: int) -> Manifest:
     file = package / FOLDER / MANIFEST
     content = _read(file)[0]
     try:
         return Manifest(package, json.loads(content))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise Unfit(f"{file} is damaged; install the package again") from None
 
 

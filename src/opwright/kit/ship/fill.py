@@ -70,6 +70,9 @@ def fill(folder: Path, wishes: dict[str, Any]) -> Filled:
     for library in libraries:
         plan = library.plan()
         entry = library.find(plan)
+        elsewhere = [h for h in entry.about.get("more_headers", {}) if not Path(h).is_relative_to(folder)]
+        if elsewhere:  # headers that only the compiler finds were found in another copy of the package
+            entry = library.find(plan, force=True)
         for op in operators:
             _refuse_other_types(op, library)
         filled.rows.append(_put(place, entry, _row(folder, library, plan, entry), filled))
@@ -89,18 +92,20 @@ def _operators(folder: Path) -> list[Op[..., Any]]:
             raise NotShipped(f"opwright was imported from {here}, and {folder} is to be shipped")
     else:
         try:
-            load.load(folder)
+            loaded = load.load(folder)
         except FileNotFoundError as e:
             raise NotShipped(f"{e}; name the packages that have operators in [tool.opwright], packages = […]") from None
+        for mistake in vars(loaded).get("__broken__", {}).values():
+            raise NotShipped(f"an operator cannot be loaded, and would be missing: {load.said(mistake)}")
     found = [op for op in registry.operators() if op.file and Path(op.file).resolve().is_relative_to(folder)]
     return list(dict.fromkeys(rung for op in found for rung in op.ladder))
 
 
 def _refuse_namespaces(package: str, operators: Iterable[Op[..., Any]]) -> None:
     for op in operators:
-        if op.namespace == "user" or op.namespace in shipped.RESERVED:
+        if op.namespace != package and (op.namespace == "user" or shipped.is_anothers(op.namespace)):
             raise NotShipped(
-                f"{op.name}: its namespace is {op.namespace!r}, which is nobody's own; let it be {package!r}, as it is "
+                f"{op.name}: its namespace is {op.namespace!r}, which is not its own; let it be {package!r}, as it is "
                 f"where an operator's module lies inside the package and nothing else is said"
             )
 
@@ -162,6 +167,8 @@ def _bound(library: Library) -> Iterator[Any]:
 def _row(folder: Path, library: Library, plan: Plan, entry: cache.Entry) -> shipped.Row:
     more = (Path(header) for header in entry.about.get("more_headers", {}))
     files = [file for file in (*plan.sources, *plan.headers, *more) if file.resolve().is_relative_to(folder)]
+    if not library.file.resolve().is_relative_to(folder):
+        raise NotShipped(f"{library.file} lies outside of {folder}, and would not be there; put it into the package")
     return {
         "source": library.file.resolve().relative_to(folder).as_posix(),
         "sources": {f.resolve().relative_to(folder).as_posix(): shipped.digest_of(f) for f in files},
@@ -264,6 +271,8 @@ def main() -> None:
             whole.left += filled.left
     except (NotShipped, BuildError, Unavailable, Refused) as e:
         raise SystemExit(f"opwright: {e}") from None
+    except Exception as e:  # whatever a package does when it is imported
+        raise SystemExit(f"opwright: {load.said(e)}") from None
     for line in whole.left:
         print(f"opwright: left out {line}", file=sys.stderr)
     python, abi, where = whole.tag

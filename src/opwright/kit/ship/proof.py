@@ -1,6 +1,6 @@
 """What a wheel is worth in the environment that it was installed into: run there by prove.py, it prints JSON.
 
-python -m opwright.kit.ship.proof PACKAGE DEVICE
+python -m opwright.kit.ship.proof DEVICE PACKAGE …
 """
 
 from __future__ import annotations
@@ -24,18 +24,22 @@ from opwright.kit.op import Op
 from opwright.version import __version__
 
 
-def prove(package: str, device: str) -> dict[str, Any]:
-    """Load every library of a package's operators, and check the operators."""
-    folder = Path(str(import_module(package).__file__)).parent.resolve()
-    if package != "opwright":
-        load.load(folder)
-    operators = [op for op in registry.operators() if op.file and Path(op.file).resolve().is_relative_to(folder)]
-    homes = [op for op in operators if op.home is op]
+def prove(device: str, *packages: str) -> dict[str, Any]:
+    """Load every library of the packages' operators, and check the operators."""
+    folders = [Path(str(import_module(package).__file__)).parent.resolve() for package in packages]
+    for package, folder in zip(packages, folders, strict=True):
+        if package != "opwright":
+            load.load(folder)
+    operators = [op for op in registry.operators() if op.home is op and op.file]
+    every = [op for op in operators if any(Path(str(op.file)).resolve().is_relative_to(f) for f in folders)]
+    left = {op: name for op in every for name in _left_to_sources(op, device)}
+    homes = [op for op in every if op not in left]
     unready = _unready(homes, device)
     start = time.perf_counter()
     report = run.run(homes, device=device)
     return {
-        "package": package,
+        "package": ", ".join(packages),
+        "left": list(left.values()),
         "opwright": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -55,6 +59,16 @@ def prove(package: str, device: str) -> dict[str, Any]:
         "failures": [str(failure) for failure in report.failures][:20],
         "seconds": round(time.perf_counter() - start, 1),
     }
+
+
+def _left_to_sources(op: Op[..., Any], device: str) -> list[str]:
+    """The kernels of an operator that use the whole of torch and were not shipped."""
+    kernels = [k for rung in op.ladder for k in rung.kernels if k.library is not None and k.device == device]
+    return [
+        f"{op.name} ({kernel.name})"
+        for kernel in kernels
+        if kernel.library is not None and kernel.library.options.abi == "aten" and not kernel.library.cached()
+    ][:1]
 
 
 def _where(why_not: str | None) -> str:

@@ -40,6 +40,7 @@ class Proof:
         compiler = "with no compiler" if self.found["compiler"] is None else f"with {self.found['compiler']}"
         where = f"torch {self.found['torch']}, Python {self.found['python']}, {self.found['device']}, {compiler}"
         lines = [f"{where}: {self.found['said']}; gradients {self.found['gradients']}"]
+        lines += [f"  left to its source, and not proved: {line}" for line in self.found["left"]]
         lines += [f"  not used: {line}" for line in self.found["unready"]]
         return "\n".join([*lines, *(f"  FAILED {line}" for line in self.found["failures"])])
 
@@ -61,8 +62,8 @@ def prove(
         base = _interpreter(where, root, say)
         place = Path(tempfile.mkdtemp(prefix="proof.", dir=root))
         python = _install(wheel, about, base, place)
-        say(f"checking {about.package} under {where} …")
-        return Proof(_run(python, about.package, device, place))
+        say(f"checking {', '.join(about.packages)} under {where} …")
+        return Proof(_run(python, about.packages, device, place))
 
 
 @contextlib.contextmanager
@@ -100,7 +101,7 @@ def _install(wheel: Path, about: Wheel, base: Path, place: Path) -> Path:
     packages = Path(_ask(python, "import sysconfig; print(sysconfig.get_paths()['purelib'])"))
     seen = [_ask(base, "import sysconfig; print(sysconfig.get_paths()['purelib'])")]
     seen += [_ask(base, "import torch, pathlib; print(pathlib.Path(torch.__file__).parent.parent)")]
-    if about.package != "opwright":  # which the package needs, and which is proved by itself
+    if about.packages != ("opwright",):  # which the package needs, and which is proved by itself
         seen.append(str(Path(__file__).resolve().parents[3]))
     about.unpack(wheel, packages)
     # A line in such a file is put after the environment's own folder, and what is there as editable is not followed.
@@ -108,18 +109,18 @@ def _install(wheel: Path, about: Wheel, base: Path, place: Path) -> Path:
     return python
 
 
-def _run(python: Path, package: str, device: str, place: Path) -> dict[str, Any]:
+def _run(python: Path, packages: tuple[str, ...], device: str, place: Path) -> dict[str, Any]:
     home = place / "home"
     home.mkdir(mode=0o700)
     kept = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS")
     environment = {name: os.environ[name] for name in kept if name in os.environ}
     # The folder of the interpreter alone: no compiler is found.
     environment |= {"PATH": str(python.parent), "HOME": str(home), "OPWRIGHT_CACHE_DIR": str(home / "cache")}
-    command = [str(python), "-m", "opwright.kit.ship.proof", package, device]
+    command = [str(python), "-m", "opwright.kit.ship.proof", device, *packages]
     done = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, check=False)
     if done.returncode:
         said = "\n".join(done.stderr.strip().splitlines()[-8:])
-        raise NotProved(f"{package} cannot be checked under {python}:\n{said}")
+        raise NotProved(f"{', '.join(packages)} cannot be checked under {python}:\n{said}")
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 

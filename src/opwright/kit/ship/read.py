@@ -19,8 +19,8 @@ class Wheel:
     name: str
     version: str
     tag: str
-    package: str
-    """The package that has libraries, or the only one."""
+    packages: tuple[str, ...]
+    """Those that have libraries, or all where none has."""
     requires: tuple[str, ...]
     libraries: tuple[dict[str, Any], ...]
     own: tuple[dict[str, Any], ...]
@@ -35,7 +35,7 @@ class Wheel:
                 info = next(name for name in names if name.endswith(".dist-info/METADATA"))
                 metadata = Parser().parsestr(archive.read(info).decode())
                 found = [name for name in names if name.endswith(f"/{shipped.FOLDER}/{shipped.MANIFEST}")]
-                manifest = json.loads(archive.read(found[0])) if found else {"libraries": [], "own": []}
+                manifests = [json.loads(archive.read(name)) for name in found]
         except (OSError, zipfile.BadZipFile, StopIteration, ValueError) as e:
             raise ValueError(f"{file} is no wheel: {e or 'it has no metadata'}") from None
         tops = [name.partition("/")[0] for name in found or names if name.endswith(("/__init__.py", shipped.MANIFEST))]
@@ -45,10 +45,10 @@ class Wheel:
             name=metadata["Name"],
             version=metadata["Version"],
             tag=file.stem.split("-", 2)[2],
-            package=tops[0],
+            packages=tuple(dict.fromkeys(tops)),
             requires=tuple(metadata.get_all("Requires-Dist") or ()),
-            libraries=tuple(manifest["libraries"]),
-            own=tuple(manifest.get("own", ())),
+            libraries=tuple(row for manifest in manifests for row in manifest["libraries"]),
+            own=tuple(row for manifest in manifests for row in manifest.get("own", ())),
             files=tuple(names),
         )
 

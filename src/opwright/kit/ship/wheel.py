@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import keyword
 import os
@@ -16,7 +17,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import _opwright_build
 from opwright.kit import packages
 from opwright.kit.scaffold import TEMPLATE
 
@@ -43,12 +43,20 @@ def make(folder: Path, to: Path, wishes: dict[str, Any], *, name: str | None, ve
         raise FileNotFoundError(f"there is no folder {folder}")
     to.mkdir(parents=True, exist_ok=True)
     with _project(folder, name, version) as project:
-        if _opwright_build.read_wishes(project / "pyproject.toml") is None:
+        if _hook().read_wishes(project / "pyproject.toml") is None:
             raise ValueError(
                 f"{project / 'pyproject.toml'} has no table [tool.opwright]; add one, which may be empty, so that the "
                 f"kernels go into the wheel"
             )
         return _build(project, to.resolve(), wishes, say)
+
+
+def _hook() -> Any:
+    """What setuptools calls; not imported before it is needed, since it needs setuptools."""
+    try:
+        return importlib.import_module("_opwright_build")
+    except ModuleNotFoundError as e:
+        raise NoWheel(f"{e}; wheels are made by setuptools: pip install 'setuptools>=77'") from None
 
 
 @contextlib.contextmanager
@@ -69,13 +77,20 @@ def _write_project(folder: Path, project: Path, name: str, version: str) -> None
     if not name.isidentifier() or keyword.iskeyword(name) or name in sys.stdlib_module_names or name == "opwright":
         raise ValueError(f"{name!r} cannot name a package; say --name with letters, digits and _")
     inside = project / "src" / name
-    left_out = shutil.ignore_patterns("__pycache__", ".*", "build", "dist", "*.egg-info", "_opwright")
+
+    def left_out(place: str, names: list[str]) -> set[str]:
+        made = [n for n in ("build", "dist", "_opwright") if not (Path(place) / n / packages.FILE).is_file()]
+        return {n for n in names if n in made or n == "__pycache__" or n.startswith(".") or n.endswith(".egg-info")}
+
     if (folder / packages.FILE).is_file():
         shutil.copytree(folder, inside / folder.name, ignore=left_out)
     else:
         shutil.copytree(folder, inside, ignore=left_out)
     if not (inside / "__init__.py").exists():
         found = sorted(file.parent.name for file in inside.glob(f"*/{packages.FILE}"))
+        strange = next((each for each in found if not each.isidentifier()), None)
+        if strange is not None:
+            raise ValueError(f"the folder {strange!r} cannot be imported; take letters, digits and _ for its name")
         if not found:
             raise FileNotFoundError(f"{folder} holds no operator: neither an {packages.FILE} nor folders with one")
         lines = [f"from .{each}.op import *  # noqa: F403" for each in found]
@@ -103,18 +118,17 @@ def _build(project: Path, to: Path, wishes: dict[str, Any], say: Say) -> Path:
                 say(line.rstrip().removeprefix("opwright: "))
     if process.returncode:
         progress = [i for i, line in enumerate(told) if line.startswith(("opwright: building", "opwright: built"))]
-        ours = [i for i, line in enumerate(told) if line.startswith("opwright: ") and i not in progress]
-        said = told[ours[0] :] if ours else told[-12:]
-        raise NoWheel("\n".join(line for line in said if line.strip()) or "the build ended without a word")
+        said = [line for line in told[progress[-1] + 1 if progress else 0 :] if line.strip()]
+        raise NoWheel("\n".join(said[-30:]) or "the build ended without a word")
     return to / [line for line in told if line.endswith(".whl")][-1].strip()
 
 
 def _backend(project: Path) -> str:
-    parsed = _opwright_build.parser().loads((project / "pyproject.toml").read_text(encoding="utf-8"))
+    parsed = _hook().parser().loads((project / "pyproject.toml").read_text(encoding="utf-8"))
     backend = parsed.get("build-system", {}).get("build-backend", "setuptools.build_meta")
     if not backend.startswith("setuptools"):
         raise ValueError(
             f"the project is built by {backend}, which opwright has no hook for; `opwright wheel --libraries PACKAGE` "
             f"puts the libraries into a package's folder, for your build system to take along"
         )
-    return str(backend)
+    return str(backend).partition(":")[0]
