@@ -131,6 +131,7 @@ def test_version_and_mistakes() -> None:
     assert "there is no file or folder" in run("list", "/nowhere", fails=2).stderr
 
 
+@pytest.mark.slow
 def test_doctor_looks_at_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def link(name: str, source: str) -> Path:
         (tmp_path / "source.cpp").write_text(source)
@@ -205,6 +206,7 @@ slow_one, slow_two = define("slow_one"), define("slow_two")
 
 
 @pytest.mark.parametrize("names", [["slow_one"], []], ids=["one", "several"])
+@pytest.mark.slow
 def test_an_interrupt_of_the_check_alone_ends_its_processes(names: list[str], tmp_path: Path) -> None:
     file = tmp_path / "slow.py"
     file.write_text(SLOW if not names else SLOW.replace('define("slow_two")', "None"), encoding="utf-8")

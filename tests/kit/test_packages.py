@@ -83,6 +83,7 @@ print(half(x).tolist(), ow.explain(half, x).runs, half.qualname)
 """
 
 
+@pytest.mark.slow
 def test_what_build_built_is_what_an_import_uses(package: Path, tmp_path: Path) -> None:
     build, prebuilt = ("-m", "opwright", "build", "my_pkg", "--to"), str(tmp_path / "prebuilt")
     quick = {"OPWRIGHT_CXXFLAGS": "-O0", "OPWRIGHT_CACHE_DIR": str(tmp_path / "cache")}

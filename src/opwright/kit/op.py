@@ -285,9 +285,9 @@ class Op(Declarations, Operator, Generic[P, R]):
             if self._carried:
                 made.become(replace(made.spec, **self._carried))
                 self._carried = {}
+            if made.qualname in registry.entries:
+                made.define()  # whoever asks by name shall find this one
             self._backward = made
-        if made.qualname in registry.entries:
-            made.define()  # whoever asks by name shall find this one
         return True  # the constant that Dynamo keeps
 
     # Dynamo shall run these, not trace them: what torch.compiler.assume_constant_result does, without the import of

@@ -148,6 +148,7 @@ def test_each_project_has_a_private_folder_in_the_cache(tmp_path: Path, monkeypa
     assert places.folder() == Path("benchmarks") / "results"
 
 
+@pytest.mark.slow
 def test_a_report_knows_what_was_checked_a_minute_ago(tmp_path: Path) -> None:
     def opwright(*arguments: str) -> str:
         command = [sys.executable, "-m", "opwright", *arguments, "--results", str(tmp_path)]

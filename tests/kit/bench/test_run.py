@@ -99,6 +99,7 @@ def test_a_file_that_does_not_load_in_the_worker_is_reported(tmp_path: Path) -> 
     assert "crashed" in out
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_what_was_measured_so_far_in_the_file(tmp_path: Path) -> None:
     slow = OPERATORS + '\nwave.bench("slow", sizes=(8,))(lambda make, n: time.sleep(600))\n'
     running = start(tmp_path, slow)

@@ -221,7 +221,7 @@ def test_other_types_are_told_once_by_build_check_and_call(workshop: Workshop) -
     integer, fine, *missing = explained.stdout.split("(x=float32[1] cpu, beta=2.5")[1:]
     assert "the call lies in its domain, and raises WrongKernel" in integer, explained.stderr
     assert f"raises: WrongKernel: integer: {sentences['integer']}" in integer
-    assert "the call lies in its domain; built on first use" in fine
+    assert "the call lies in its domain; built, and loaded on first use" in fine
     assert "raises" not in fine
     assert len(missing) == 2
     assert all("raises: WrongKernel: missing: " in said for said in missing)

@@ -77,6 +77,7 @@ def test_a_thousand_killed_builders_leave_nothing_in_the_way(tmp_path: Path, mon
     kill_builders(tmp_path, monkeypatch, 1000)
 
 
+@pytest.mark.slow
 def test_sixteen_processes_that_ask_at_once_compile_once(workshop: Workshop) -> None:
     folder = workshop.write()
     code = USE.format(folder=str(folder), name="times")

@@ -126,6 +126,7 @@ def test_reload_takes_up_an_edited_kernel_in_the_same_process(workshop: Workshop
     assert done.stdout.split() == ["104.0", "104.0", "104.0", "504.0", "504.0", "504.0"], done.stderr
 
 
+@pytest.mark.slow
 def test_an_operator_on_the_whole_of_aten_by_one_word(workshop: Workshop) -> None:
     folder = workshop.write(options='abi="aten"')
     (folder / "cpu.cpp").write_text("""
@@ -169,6 +170,7 @@ def test_where_a_kernel_refuses_the_reference_says_why(workshop: Workshop, nativ
         assert lines[i + 2].startswith("RuntimeError times: by is 8.0")
 
 
+@pytest.mark.slow
 def test_a_kernel_that_does_not_compile_stops_no_other(workshop: Workshop) -> None:
     samples = "\n@{0}.samples\ndef _(make):\n    yield make(3)\n"
     for name, more in (("times", ""), ("blunt", "int x = no_such_thing;"), ("waves", "")):

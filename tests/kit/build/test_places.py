@@ -245,6 +245,7 @@ print(ow.explain(op, torch.ones(3)).steps[0].why)
 """
 
 
+@pytest.mark.slow
 def test_what_is_prebuilt_or_cached_is_explained_as_built(workshop: Workshop) -> None:
     folder = workshop.write(options="abi='aten'", more="#include <ATen/core/Tensor.h>")
     made = workshop.root / "made"

@@ -97,6 +97,7 @@ def test_the_replay_runs_exactly_the_case(wrong: ow.Op[..., Any]) -> None:
     assert (again["message"], again["index"]) == (failure.message, failure.index)
 
 
+@pytest.mark.slow
 def test_the_command_line_exits_0_when_everything_holds() -> None:
     done = run("-m", "opwright", "check", "cube", "--only", "forward", "--only", "state")
     assert " hold in " in done.stdout

@@ -198,6 +198,7 @@ def cloudpickle() -> None:
 
 
 @pytest.mark.usefixtures("cloudpickle")
+@pytest.mark.slow
 def test_an_operator_inside_a_function_is_checked_in_processes_of_their_own(tmp_path: Path) -> None:
     only = ["forward", "gradients", "fake", "rejects"]
     whole = f"report = ow.check(inner, only={only}); print(report.notes, report.passed, report)"

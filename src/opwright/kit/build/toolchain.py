@@ -92,8 +92,12 @@ def jobs() -> int:
         if not asked.isdigit() or int(asked) < 1:
             raise ValueError(f"OPWRIGHT_JOBS must be a positive number, got {asked!r}")
         return int(asked)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, _free_memory() // (2 << 30)))
+    return max(1, min(cores(), _free_memory() // (2 << 30)))
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _free_memory() -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import difflib
 import os
 import signal
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 from opwright.kit import locks
+from opwright.kit.build import toolchain
 from opwright.kit.build.library import Library
 from opwright.kit.build.trouble import BuildError, Refused, WrongKernel
 from opwright.kit.check.calls import REJECTED
@@ -26,6 +26,7 @@ from opwright.kit.check.properties import NAMES, sanitize
 from opwright.kit.check.property import alone, attempt, call_of, cases_of, chosen, facts_of, in_turn
 from opwright.kit.check.report import Failure, NotApplicable, Report, Result
 from opwright.kit.op import Op
+from opwright.kit.spec import words
 from opwright.kit.workers.forkserver import ForkServer
 from opwright.kit.workers.travel import Stranded
 from opwright.kit.workers.worker import Died, Worker
@@ -72,9 +73,8 @@ def run(
         raise RuntimeError("check: it was called by a file that is itself loaded for a check; call it in another file")
     for name in only:
         if name not in NAMES:
-            near = difflib.get_close_matches(name, in_turn(), 1)
-            hint = f"did you mean {near[0]}?" if near else f"the properties are {', '.join(in_turn())}"
-            raise ValueError(f"there is no property {name!r}; {hint}")
+            hint = words.near(name, in_turn()) or f"; the properties are {', '.join(in_turn())}"
+            raise ValueError(f"there is no property {name!r}{hint}")
     for op in operators:
         if not isinstance(op, Op):
             raise TypeError(f"check: its argument must be an operator, got {type(op).__name__}")
@@ -93,7 +93,7 @@ def run(
 
     try:
         unfit |= {op: _build(op, kind) for op in operators}
-        if len(operators) > 1 and _cores() > 1 and not here:
+        if len(operators) > 1 and toolchain.cores() > 1 and not here:
             with ThreadPoolExecutor(2) as pool:
                 try:
                     found = list(pool.map(check, operators))
@@ -112,20 +112,15 @@ def run(
     return Report([r for results in found for r in results], seed, device, list(asked.notes))
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _build(op: Op[..., Any], device: str) -> list[Result]:
     """Build what will be needed, here, where its progress and its errors are seen. A kernel that does not compile, fit
     its schema or run here is one failure, and nothing else is asked of the operator."""
     from opwright.kit.check import guard
 
-    unfit = []
-    told: set[Library] = set()
+    unfit, told = [], set[Library]()
     for rung in rungs(op):
-        for kernel in rung.kernels:
-            if kernel.library is None or kernel.device != device or kernel.library in told:
+        for kernel in (kernel for kernel in rung.kernels if kernel.device == device):
+            if kernel.library is None or kernel.library in told:
                 continue
             try:
                 ready, why = kernel.ready(rung), None
@@ -135,8 +130,8 @@ def _build(op: Op[..., Any], device: str) -> list[Result]:
             except (BuildError, Refused) as e:  # of the source, which all its kernels share
                 ready, why = None, str(e)
             if ready is None:
-                why = why or f"it cannot be checked, since its kernel {kernel.name} does not run here: {kernel.state}"
-                unfit.append(_unfit(rung, kernel.name, why))
+                idle = f"it cannot be checked, since its kernel {kernel.name} does not run here: {kernel.state}"
+                unfit.append(_unfit(rung, kernel.name, why or idle))
                 told.add(kernel.library)
     if device == "cpu":
         guard.unavailable()
@@ -157,8 +152,7 @@ class Check:
     here: bool = False
     notes: dict[str, None] = field(default_factory=dict)
     finished: list[Result] = field(default_factory=list)
-    stopped: bool = False
-    """Whether it was interrupted: what dies from now on was ended by us."""
+    stopped: bool = False  # by an interrupt: what dies from now on was ended by us
 
     def check(self, op: Op[..., Any]) -> list[Result]:
         """All results of one operator."""
