@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -203,17 +202,22 @@ for x, y in ((s[:2], s[2:]), (s[::2], s[1::2]), (m[:, 0], m[:, 1]), (m[:, :2], m
 """
 
 
-@pytest.mark.parametrize("native", [pytest.param("0", marks=pytest.mark.slow), ""])
-def test_numbers_reach_kernels_and_what_overlaps_does_not(workshop: Workshop, native: str, tmp_path: Path) -> None:
+def numbered(workshop: Workshop, native: str, program: str) -> list[str]:
+    """What a program prints that uses the operators of NUMBERS, with opwright's own C++ or without."""
     if native == "":
         workshop.with_own_libraries()
     folder = workshop.root / "ops" / "numbered"
     folder.mkdir(parents=True)
     (folder / "op.py").write_text(NUMBERS)
     (folder / "cpu.cpp").write_text(NUMBERS_KERNEL)
-    done = workshop.run(NUMBERED.format(folder=str(folder)), OPWRIGHT_NATIVE=native)
+    done = workshop.run(program.format(folder=str(folder)), OPWRIGHT_NATIVE=native)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("native", [pytest.param("0", marks=pytest.mark.slow), ""])
+def test_numbers_reach_kernels_and_what_overlaps_does_not(workshop: Workshop, native: str) -> None:
+    assert numbered(workshop, native, NUMBERED) == [
         "[101.0]", "[102.0]", "[101.0]", "[102.5]", "[107.0]", "[2j]", "[2j]", "[2.0, 2.0]", "[2.0, 2.0]",
         "unsupported operation", "unsupported operation", "Inplace update to inf", "True",
     ]  # fmt: skip
@@ -222,15 +226,7 @@ def test_numbers_reach_kernels_and_what_overlaps_does_not(workshop: Workshop, na
 @pytest.mark.parametrize("native", [pytest.param("0", marks=pytest.mark.slow), ""])
 def test_what_a_kernel_writes_it_alone_has(workshop: Workshop, native: str) -> None:
     """A call in which it would read what it has written goes to the reference, which reads and writes step by step."""
-    if native == "":
-        workshop.with_own_libraries()
-    folder = workshop.root / "ops" / "numbered"
-    folder.mkdir(parents=True)
-    (folder / "op.py").write_text(NUMBERS)
-    (folder / "cpu.cpp").write_text(NUMBERS_KERNEL)
-    done = workshop.run(SHARED.format(folder=str(folder)), OPWRIGHT_NATIVE=native)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
+    assert numbered(workshop, native, SHARED) == [
         *["1.0 reference"] * 5, *["101.5 cpu.cpp"] * 4, "cpu.cpp", "101.5 cpu.cpp"
     ]  # fmt: skip
 

@@ -293,16 +293,14 @@ def test_both_compilers_are_told_of_cuda() -> None:
     assert "-DUSE_CUDA" not in Plan("one", (Path("b.cpp"),)).flags
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+# Of those for CUDA two, one with code for a GPU and one without: they are built for it, which takes a while.
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.slow, needs_nvcc])])
 def test_the_kernels_of_this_package_have_no_problem(device: str) -> None:
     assert ow.axpby.name == "axpby"  # which loads them all
     home = Path(ow.__file__).parent
     mine = [each for each in libraries() if each.device == device and each.file.is_relative_to(home)]
     assert len(mine) >= 7
-    built = [each for each in mine if device == "cpu" or each.cached()]
-    if not built:
-        pytest.skip("no kernels for CUDA are built here")
-    for each in built:
+    for each in mine if device == "cpu" else [m for m in mine if m.file.parent.name in ("cube", "linear")]:
         found = audit(each.find(each.plan()).library)
         assert found.problems == (), each.file
         assert found.torch == (2, 10)

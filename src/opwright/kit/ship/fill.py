@@ -21,6 +21,7 @@ from typing import Any
 
 from opwright.kit import load
 from opwright.kit.build import cache, compile, cuda, own, shipped, toolchain
+from opwright.kit.build.bound import Bound
 from opwright.kit.build.library import Library
 from opwright.kit.build.plan import FORMAT, Plan
 from opwright.kit.build.trouble import BuildError, Refused, Unavailable
@@ -73,8 +74,11 @@ def fill(folder: Path, wishes: dict[str, Any]) -> Filled:
         elsewhere = [h for h in entry.about.get("more_headers", {}) if not Path(h).is_relative_to(folder)]
         if elsewhere:  # headers that only the compiler finds were found in another copy of the package
             entry = library.find(plan, force=True)
+        library.bound = [Bound(*row) for row in entry.about.get("kernels", ())]
         for op in operators:
-            _refuse_other_types(op, library)
+            for kernel in op.kernels:
+                if kernel.library is library:
+                    kernel.refuse_other_types(op)
         filled.rows.append(_put(place, entry, _row(folder, library, plan, entry), filled))
     own_rows = [*_own_parts(place, filled)] if folder.name == SELF else []
     if filled.rows or own_rows:
@@ -145,20 +149,6 @@ def _why_no_cuda(wishes: dict[str, Any]) -> str | None:
             raise NotShipped(f"[tool.opwright] says cuda = true, and {e}") from None
         return str(e)
     return None
-
-
-def _refuse_other_types(op: Op[..., Any], library: Library) -> None:
-    library.bound = library.bound or [*_bound(library)]
-    for kernel in op.kernels:
-        if kernel.library is library:
-            kernel.refuse_other_types(op)
-
-
-def _bound(library: Library) -> Iterator[Any]:
-    from opwright.kit.build.bound import Bound
-
-    for row in library.find(library.plan()).about.get("kernels", ()):
-        yield Bound(*row)
 
 
 # --- rows ----------------------------------------------------------------------------------------------------------
