@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from opwright.kit.build import cuda, shipped
-from opwright.kit.build.plan import FORMAT
 from opwright.kit.build.trouble import Refused
 from opwright.kit.spec.options import Options
 from tests.kit.ship import shop
@@ -54,7 +53,7 @@ class Package:
             "key": "0123456789abcdef",
             "kernels": [],
         }
-        self.content: dict[str, Any] = {"format": FORMAT, "libraries": [self.row], "own": []}
+        self.content: dict[str, Any] = {"format": shipped.FORMAT, "libraries": [self.row], "own": []}
         self.write()
 
     def write(self, **changed: Any) -> None:
@@ -206,13 +205,13 @@ def test_a_source_that_is_named_by_way_of_another_folder_is_found(package: Packa
 
 
 def test_libraries_of_another_format_do_not_run(package: Package) -> None:
-    package.content["format"] = FORMAT + 1
+    package.content["format"] = shipped.FORMAT + 1
     package.write()
     with pytest.raises(shipped.Unfit, match="of a format that this opwright"):
         package.look_up()
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": 4}', b"\xff", b"[" * 200_000])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": 1}', b"\xff", b"[" * 200_000])
 def test_a_damaged_manifest_does_not_run(package: Package, content: bytes) -> None:
     (package.library.parent / "manifest.json").write_bytes(content)
     with pytest.raises(shipped.Unfit, match="damaged; install the package again"):

@@ -24,13 +24,15 @@ from typing import Any
 import torch
 
 from opwright.kit.build import cache, cuda
-from opwright.kit.build.plan import FORMAT
 from opwright.kit.build.trouble import Refused, Unavailable
 from opwright.kit.spec.options import Options
 from opwright.version import __version__
 
 FOLDER = "_opwright"
 MANIFEST = "manifest.json"
+FORMAT = 1
+"""Counted up when shipped libraries are found or called in another way: those of before do not run then. Not the
+cache's, which changes whenever they are built otherwise."""
 RESERVED = ("aten", "prim", "prims", "torch", "opwright_native", "opwright_kept")
 """Namespaces that are PyTorch's, or opwright's own."""
 

@@ -23,7 +23,7 @@ from opwright.kit import load
 from opwright.kit.build import cache, compile, cuda, own, shipped, toolchain
 from opwright.kit.build.bound import Bound
 from opwright.kit.build.library import Library
-from opwright.kit.build.plan import FORMAT, Plan
+from opwright.kit.build.plan import Plan
 from opwright.kit.build.trouble import BuildError, Refused, Unavailable
 from opwright.kit.dispatch import registry
 from opwright.kit.dispatch.kernel import Kernel
@@ -82,7 +82,7 @@ def fill(folder: Path, wishes: dict[str, Any]) -> Filled:
         filled.rows.append(_put(place, entry, _row(folder, library, plan, entry), filled))
     own_rows = [*_own_parts(place, filled)] if folder.name == SELF else []
     if filled.rows or own_rows:
-        _write(place, {"format": FORMAT, "libraries": filled.rows, "own": own_rows})
+        _write(place, {"format": shipped.FORMAT, "libraries": filled.rows, "own": own_rows})
     filled.rows += own_rows
     for python in wishes.get("natives", ()) if folder.name == SELF else ():
         _ask(python, folder)
