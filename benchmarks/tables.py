@@ -40,9 +40,9 @@ def shipping() -> dict[str, str]:
         proofs.append(f"| {row['torch']} | {row['python']} | {where} | {compiler} | {row['said']} | {recorded} |")
     stored = _read(SHIPPING)
     costs = ["| | measured | wanted |", "|---|---:|---:|"]
-    costs += [
-        f"| {r['figure']} | {r['value']:.3g} {r['unit']} | < {r['limit']:g} {r['unit']} |" for r in stored["rows"]
-    ]
+    for r in stored["rows"]:
+        wanted = "" if r["limit"] is None else f"< {r['limit']:g} {r['unit']}"
+        costs.append(f"| {r['figure']} | {r['value']:.3g} {r['unit']} | {wanted} |")
     return {"proofs": "\n".join(proofs), "figures": "\n".join(costs), "where": _where(stored)}
 
 

@@ -19,8 +19,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from setuptools.command.build_py import build_py  # type: ignore[import-untyped]
-
+try:
+    from setuptools.command.build_py import build_py  # type: ignore[import-untyped]
+except ImportError:  # projects of other build systems ask for their wishes alone
+    build_py = object
 try:
     from setuptools.command.bdist_wheel import bdist_wheel  # type: ignore[import-untyped]
 except ImportError:  # setuptools is older than 70.1, and other people's builds must not end for want of it
@@ -111,10 +113,10 @@ def add_sources(dist: Any) -> None:
 
 def pin(dist: Any, torch: str) -> None:
     """Tie a project to one torch, for libraries that use more of it than its stable ABI."""
-    release = ".".join(torch.partition("+")[0].split(".")[:2])
+    release = torch.partition("+")[0]
     dist.metadata.version = f"{str(dist.metadata.version).partition('+')[0]}+torch{release}"
     kept = [r for r in dist.install_requires or () if not re.match(r"torch(?![\w.-])", r.strip(), re.IGNORECASE)]
-    dist.install_requires = dist.metadata.install_requires = [*kept, f"torch=={release}.*"]
+    dist.install_requires = dist.metadata.install_requires = [*kept, f"torch=={release}"]
 
 
 class BuildPy(build_py):  # type: ignore[misc]

@@ -178,6 +178,7 @@ def test_ctrl_c_stops_soon_and_tells_what_is_known(command: tuple[str, ...], tmp
         stderr=subprocess.STDOUT,
         text=True,
         env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     with pytest.raises(subprocess.TimeoutExpired):
         running.wait(20)

@@ -136,8 +136,14 @@ def _describe(file: Path) -> None:
 
 
 def _fill(folder: Path, wishes: dict[str, Any]) -> None:
+    from _opwright_build import read_wishes  # which imports setuptools, where it is
+
+    folder = folder.resolve()
+    for project in (folder.parent, folder.parent.parent):  # beside the package, or beside src
+        wishes = {**(read_wishes(project / "pyproject.toml") or {}), **wishes}
+    fill.choose_gpus(wishes)
     try:
-        filled = fill.fill(folder.resolve(), wishes)
+        filled = fill.fill(folder, wishes)
     except fill.NotShipped as e:
         raise RuntimeError(str(e)) from None
     for line in filled.left:

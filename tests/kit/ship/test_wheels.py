@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -149,12 +150,27 @@ def test_a_bare_folder_becomes_a_package(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_libraries_alone_for_other_build_systems(tmp_path: Path) -> None:
-    folder = shop.write_package(tmp_path)
-    said = run("-m", "opwright", "wheel", "--libraries", str(folder), "--no-cuda", cwd=tmp_path)
+    folder = shop.write_package(tmp_path / "src")
+    (folder / "halved" / "cuda.cu").write_text("no C++, which shows that nobody builds it\n")
+    with (folder / "halved" / "op.py").open("a") as operator:
+        operator.write('halved.kernel_file("cuda.cu")\n')
+    (tmp_path / "pyproject.toml").write_text("[tool.opwright]\ncuda = false\n")
+    said = run("-m", "opwright", "wheel", "--libraries", str(folder), cwd=tmp_path)
+    assert "left out halved/cuda.cu: [tool.opwright] says cuda = false" in said.replace("\n", " ")
     assert "tag the wheel py3-none-manylinux_2_" in said.replace("\n", " ")
     manifest = json.loads((folder / "_opwright" / "manifest.json").read_text())
     assert [row["source"] for row in manifest["libraries"]] == ["halved/cpu.cpp"]
     assert shop.use(folder).stdout.startswith("[0.75, 0.75]")
+    kernel = folder / "halved" / "cpu.cpp"
+    good = kernel.read_text()
+    kernel.write_text(good.replace("return v", "return nothing + v"))
+    failed = subprocess.run(
+        [sys.executable, "-m", "opwright", "wheel", "--libraries", str(folder)], cwd=tmp_path, capture_output=True
+    )
+    assert failed.returncode == 2, failed.stderr
+    kernel.write_text(good)
+    assert sorted(folder.glob("_opwright*")) == [folder / "_opwright"]
+    assert json.loads((folder / "_opwright" / "manifest.json").read_text()) == manifest
 
 
 @pytest.mark.slow
@@ -169,9 +185,8 @@ def test_what_uses_the_whole_of_torch_is_pinned_where_its_author_says_so(tmp_pat
     run("-m", "opwright", "wheel", str(project), "--no-check", "--to", "dist", cwd=tmp_path)
     about = Wheel.read(the_wheel(tmp_path / "dist"))
     [row] = about.libraries
-    release = ".".join(row["torch"].split(".")[:2])
-    assert about.version == f"1.2.3+torch{release}"
-    assert {*about.requires} == {"opwright", "torchvision", "torch-geometric>=2", f"torch=={release}.*"}
+    assert about.version == f"1.2.3+torch{row['torch']}"
+    assert {*about.requires} == {"opwright", "torchvision", "torch-geometric>=2", f"torch=={row['torch']}"}
     assert row["abi"] == "aten"
 
 

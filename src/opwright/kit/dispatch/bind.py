@@ -27,7 +27,7 @@ class Calls(NamedTuple):
     seen_through: Callable[..., Any]
     """What PyTorch sees through in the operator's place: the same, with a declared gradient behind it."""
     dispatched: Callable[..., Any]
-    """The dispatcher."""
+    """The dispatcher; where no call of the operator goes there, the same as `direct`."""
     when_asked: tuple[Callable[..., Any], Callable[..., Any]]
     """Of a gradient, which the dispatcher may not know yet: the dispatcher, and the dispatcher while a program is
     exported, else the reference. Guards of compiled code refer to them: they stay when the others are written again."""
@@ -61,8 +61,8 @@ def write(op: Op[..., Any]) -> None:
     followed = _followed(op, direct, None if before is None else before.followed)
     seen_through = direct if followed is None else followed[1]
     devices = behaviour.held_on(op.spec, op.role, op.shapes is not None, lambda: op.next_rung)
-    dispatched = direct  # until the dispatcher knows it, which `when_asked` sees to
-    if op.registered is not None:
+    dispatched = direct
+    if op.registered is not None and (op.opaque or op.is_gradient):
         dispatched = call.dispatched(op.name, op.signature, op.registered, seen_through, devices, followed is not None)
     when_asked = _when_asked(op, direct) if before is None else before.when_asked
     op.kernels, op.calls = kernels, Calls(direct, seen_through, dispatched, when_asked, followed)

@@ -7,6 +7,7 @@ Run by the hook of setuptools (`_opwright_build.py`) on what goes into a wheel:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -58,10 +59,30 @@ class Filled:
 
 
 def fill(folder: Path, wishes: dict[str, Any]) -> Filled:
-    """Build the kernels of the package in a folder and put them there."""
+    """Build the kernels of the package in a folder and put them there, in the place of what was there."""
+    with _aside(folder / shipped.FOLDER) as place:
+        return _fill(folder, place, wishes)
+
+
+@contextlib.contextmanager
+def _aside(place: Path) -> Iterator[Path]:
+    """A folder whose place is free inside, and which is there again if what was to take its place does not come."""
+    kept = place.with_name(f"{place.name}.before")
+    if place.exists():
+        shutil.rmtree(kept, ignore_errors=True)
+        place.rename(kept)
+    try:
+        yield place
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        if kept.exists():
+            kept.rename(place)
+        raise
+    shutil.rmtree(kept, ignore_errors=True)
+
+
+def _fill(folder: Path, place: Path, wishes: dict[str, Any]) -> Filled:
     filled = Filled()
-    place = folder / shipped.FOLDER
-    shutil.rmtree(place, ignore_errors=True)
     operators = _operators(folder)
     _refuse_namespaces(folder.name, operators)
     libraries = [*_libraries(operators, wishes, filled)]
@@ -246,12 +267,17 @@ def add_own(folder: Path) -> Filled:
     return filled
 
 
-def main() -> None:
-    wishes = json.loads(sys.argv[1])
+def choose_gpus(wishes: dict[str, Any]) -> None:
+    """Let CUDA kernels be built for the GPUs that somebody wishes, or for all: other machines than this one."""
     if wishes.get("arch"):
         os.environ["OPWRIGHT_CUDA_ARCH"] = ";".join(wishes["arch"])
     elif not os.environ.get("OPWRIGHT_CUDA_ARCH"):
-        os.environ["OPWRIGHT_CUDA_ARCH"] = ";".join(cuda.WITHOUT_GPU)  # for other machines than this one
+        os.environ["OPWRIGHT_CUDA_ARCH"] = ";".join(cuda.WITHOUT_GPU)
+
+
+def main() -> None:
+    wishes = json.loads(sys.argv[1])
+    choose_gpus(wishes)
     whole = Filled()
     try:
         for folder in map(Path, sys.argv[2:]):
