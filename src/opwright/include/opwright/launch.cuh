@@ -55,6 +55,31 @@ OPWRIGHT_NOINLINE void launch_raw(const void* kernel, const Grid& grid, void** a
     if (__builtin_expect(synchronous(), false)) wait_for(on, "the kernel");
 }
 
+// A launch whose blocks all run at the same time, so that they may wait for each other; `cluster` of them make a
+// cluster. False where the device has no room for that: nothing has been launched then. Who asks for much shared memory
+// has told CUDA so before.
+OPWRIGHT_NOINLINE bool launch_together(const void* kernel, const Grid& grid, int cluster, void** arguments) {
+    const cudaStream_t on = stream();
+    if (__builtin_expect(synchronous(), false)) wait_for(on, "an earlier kernel on this stream");
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<unsigned>(grid.blocks)), config.blockDim = grid.threads;
+    config.dynamicSmemBytes = grid.shared, config.stream = on;
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeCooperative, attributes[0].val.cooperative = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+    config.attrs = attributes, config.numAttrs = cluster > 1 ? 2 : 1;
+    const cudaError_t error = cudaLaunchKernelExC(&config, kernel, arguments);
+    if (error == cudaErrorCooperativeLaunchTooLarge || error == cudaErrorLaunchOutOfResources ||
+        error == cudaErrorInvalidClusterSize || error == cudaErrorNotSupported) {
+        cudaGetLastError();
+        return false;
+    }
+    cuda_check(error, "the launch of blocks that run together");
+    if (__builtin_expect(synchronous(), false)) wait_for(on, "the kernel");
+    return true;
+}
+
 }  // namespace ow_inner
 
 // kernel<<<…>>>(arguments…), checked.

@@ -258,4 +258,5 @@ GRADIENT_DOMAIN = ow.Domain(
     dtypes=ow.FLOATING, wide=("c_0", "grad_c_n", "grad_cells"), types={"lengths": (torch.int64,)}, sizes=GRADIENT_SIZES
 )
 lltm.kernel_files("cpu.cpp", domain=DOMAIN, backward=GRADIENT_DOMAIN, options=BUILD)
-lltm.kernel_files("cuda.cu", domain=DOMAIN, backward=GRADIENT_DOMAIN)
+ON_GPU = ow.Options(sources=("half.cu", "bfloat16.cu", "single.cu"))
+lltm.kernel_files("cuda.cu", domain=DOMAIN, backward=GRADIENT_DOMAIN, options=ON_GPU)
