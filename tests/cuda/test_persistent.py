@@ -79,7 +79,8 @@ def lengths_of(steps: int, batch: int) -> Tensor:
 def test_every_size_is_right(path: pytest.MonkeyPatch, shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
     args = drawn(*shape, dtype)
     lengths = lengths_of(shape[0], shape[1])
-    for more in ({}, {"lengths": lengths}, {"reverse": True}, {"lengths": lengths, "reverse": True, "all_cells": True}):
+    back = {"lengths": lengths, "reverse": True}
+    for more in ({}, {"lengths": lengths}, {"reverse": True}, {**back, "all_cells": True}, {**back, "recompute": True}):
         want = run(ow.lltm.reference, [a.double() for a in args], **more)
         got = run(ow.lltm, args, **more)
         path.setenv("OPWRIGHT_LLTM", "looped")
@@ -104,7 +105,7 @@ def test_what_is_left_out_and_what_is_wider(path: pytest.MonkeyPatch, dtype: tor
     x, weight_ih, weight_hh, _, bias_hh, h_0, c_0 = drawn(6, 11, 8, 72, dtype)
     for args, more in (
         ((x, weight_ih, weight_hh), {}),
-        ((x, weight_ih, weight_hh), {"reverse": True, "recompute": True, "lengths": lengths_of(6, 11)}),
+        ((x, weight_ih, weight_hh), {"recompute": True, "lengths": lengths_of(6, 11)}),
         ((x, weight_ih, weight_hh, None, bias_hh, None, c_0.float()), {"all_cells": True}),
         ((x, weight_ih, weight_hh, None, None, h_0.t().contiguous().t()), {}),
         ((x.transpose(0, 1).contiguous().transpose(0, 1), weight_ih, weight_hh.t().contiguous().t()), {}),

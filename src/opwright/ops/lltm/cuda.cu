@@ -101,17 +101,72 @@ struct Back {
     bool recompute;
 };
 
+// h before each of some rows of all steps.
+template <class T>
+void gather_before(const Layer& layer, const Back& back, int64_t first, int64_t rows, const Tensor& before) {
+    const int64_t H = layer.hidden(), steps = layer.steps(), B = layer.batch();
+    const bool reverse = layer.reverse;
+    const int64_t* lengths = elements<const int64_t>(layer.lengths);
+    const T *output = data<const T>(back.output), *h_0 = elements<const T>(layer.h_0);
+    T* to = data<T>(before);
+    for_each(rows * H, [=] __device__(int64_t i) {
+        const int64_t row = first + i / H, j = i % H, t = row / B, b = row % B;
+        const int64_t length = lengths && lengths[b] < steps ? lengths[b] : steps;
+        // Sequences that end early are walked from their own end, where h_0 is.
+        const bool inside = reverse ? t + 1 < length : t > 0, start = reverse ? t + 1 == length : t == 0;
+        to[i] = inside         ? output[(row + (reverse ? B : -B)) * H + j]
+                : start && h_0 ? h_0[b * H + j]
+                               : static_cast<T>(0.0f);
+    });
+}
+
+// The gates of all steps where their gradients will be: h before each step is known, so that this waits for no step.
+template <class T>
+void recompute_gates(const Layer& layer, const Back& back) {
+    using C = Compute<T>;
+    const int64_t H = layer.hidden(), N = layer.rows(), part = std::min(N, std::max<int64_t>(ceil_div(N, 16), 4096));
+    const Tensor before = empty({part, H}, layer.type()), recurrent = empty({part, 3 * H}, layer.type());
+    const Tensor weights = aten::t(layer.weight_hh);
+    const T *h = data<const T>(recurrent), *bias_hh = elements<const T>(layer.bias_hh);
+    const T* bias_ih = layer.is_half() ? nullptr : elements<const T>(layer.bias_ih);
+    layer.project(back.grad_gates);
+    for (int64_t first = 0; first < N; first += part) {
+        const int64_t rows = std::min(part, N - first);
+        gather_before<T>(layer, back, first, rows, before);
+        const Tensor sums = aten::narrow(recurrent, 0, 0, rows);
+        call("aten::mm", "out", aten::narrow(before, 0, 0, rows), weights, sums);
+        T* gates = data<T>(back.grad_gates) + first * 3 * H;
+        for_each(rows * H, [=] __device__(int64_t i) {
+            const int64_t j = i % H, at = i / H * 3 * H + j;
+            C z[3];
+#pragma unroll
+            for (int g = 0; g < 3; ++g) {
+                z[g] = static_cast<C>(gates[at + g * H]) + static_cast<C>(h[at + g * H]);
+                if (bias_ih) z[g] += static_cast<C>(bias_ih[g * H + j]);
+                if (bias_hh) z[g] += static_cast<C>(bias_hh[g * H + j]);
+            }
+            const auto done = activate(z[0], z[1], z[2]);
+            gates[at] = static_cast<T>(done.i), gates[at + H] = static_cast<T>(done.o);
+            gates[at + 2 * H] = static_cast<T>(done.g);
+        });
+    }
+}
+
 template <class T>
 bool persistent_backward(const Layer& layer, const Back& back) {
     if constexpr (std::is_same_v<T, double>) {
         return false;
     } else {
         using E = persist::Element<T>;
-        if (back.recompute) return false;
         const persist::Choice choice = persist::choose<T>(layer, false);
         if (!choice) return false;
+        const int H = static_cast<int>(layer.hidden());
+        if (back.recompute) recompute_gates<T>(layer, back);
         persist::Backward<E> call = {};
-        call.tape = elements<const E>(back.tape), call.grad_output = elements<const E>(back.d_output);
+        call.gates = elements<const E>(back.recompute ? back.grad_gates : back.tape);
+        call.gates_width = back.recompute ? 3 * H : 4 * H, call.c_width = back.recompute ? H : 4 * H;
+        call.kept_c = elements<const E>(back.tape) + (back.recompute ? 0 : 3 * H);
+        call.grad_output = elements<const E>(back.d_output);
         call.grad_h_n = elements<const E>(back.d_h_n), call.grad_cells = elements<const void>(back.d_cells);
         call.cells_are_wide = back.d_cells.defined() && dtype(back.d_cells) == DType::Float;
         call.grad_c = elements<float>(back.d_c), call.grad_gates = elements<E>(back.grad_gates);
@@ -176,19 +231,10 @@ void looped_backward(const Layer& layer, const Back& back) {
 template <class T>
 Tensor recurrent_gradient(const Layer& layer, const Back& back) {
     using C = Compute<T>;
-    const int64_t H = layer.hidden(), steps = layer.steps(), B = layer.batch(), N = layer.rows();
+    const int64_t H = layer.hidden(), B = layer.batch(), N = layer.rows();
     if (layer.reverse && layer.lengths.defined()) {
-        // Sequences that end early are walked from their own end, where h_0 is.
         const Tensor before = empty({N, H}, layer.type());
-        const int64_t* lengths = elements<const int64_t>(layer.lengths);
-        const T *from = data<const T>(back.output), *first = elements<const T>(layer.h_0);
-        T* to = data<T>(before);
-        for_each(N * H, [=] __device__(int64_t i) {
-            const int64_t row = i / H, t = row / B, b = row % B, length = lengths[b] < steps ? lengths[b] : steps;
-            to[i] = t + 1 < length             ? from[i + B * H]
-                    : t + 1 == length && first ? first[b * H + i % H]
-                                               : static_cast<T>(0.0f);
-        });
+        gather_before<T>(layer, back, 0, N, before);
         return aten::mm(aten::t(back.grad_gates), before);
     }
     // h before a step is a row of the output one step earlier, and h_0 before the first.

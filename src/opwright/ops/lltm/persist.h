@@ -34,7 +34,10 @@ struct Forward : Walk {
 
 template <class T>
 struct Backward : Walk {
-    const T *weights, *tape;          // [3 hidden, hidden], [steps, batch, 4 hidden]: i, o, g, c
+    const T* weights;  // [3 hidden, hidden]
+    const T* gates;    // [steps, batch, gates_width]: i, o, g; may be grad_gates itself
+    const T* kept_c;   // [steps, batch, c_width]
+    int gates_width, c_width;
     const T *grad_output, *grad_h_n;  // or null
     const void* grad_cells;           // or null
     bool cells_are_wide;

@@ -15,8 +15,8 @@ struct BackwardKernel {
     static constexpr int items = P::items;
 
     struct Raw {
-        uint16_t gates[4], d_output;
-        uint32_t d_cell;  // as many bits as it has
+        uint16_t gates[4], d_output;  // gates: and c
+        uint32_t d_cell;              // as many bits as it has
     };
     // What a step takes from the tape: the factors of the gradients of h and c.
     struct Factors {
@@ -57,7 +57,10 @@ struct BackwardKernel {
         const Place<P> at(block, p);
         const int H = at.hidden, lane = at.lane, steps = pinned(p.steps);
         const int64_t here = int64_t(at.b) * H + at.j;
-        const uint16_t* const tape = pinned(p.tape + int64_t(at.b) * 4 * H + at.j);
+        const int width = pinned(p.gates_width), gates_step = pinned(at.batch * p.gates_width * 2);
+        const int c_width = pinned(p.c_width), c_step = pinned(at.batch * p.c_width * 2);
+        const uint16_t* const gates = pinned(p.gates + int64_t(at.b) * width + at.j);
+        const uint16_t* const kept_c = pinned(p.kept_c + int64_t(at.b) * c_width + at.j);
         const void* const d_cells = pinned(p.grad_cells);
         const bool wide = p.cells_are_wide;
         const uint16_t* const d_output = pinned(p.grad_output ? p.grad_output + here : nullptr);
@@ -76,12 +79,13 @@ struct BackwardKernel {
         const auto load = [&](int s) {
 #pragma unroll
             for (int i = 0; i < items; ++i) {
-                const int64_t when = at.when(i, s), on = when * row_step;
+                const int64_t when = at.when(i, s);
                 const bool there = at.on(i, s) && at.has(i);
 #pragma unroll
-                for (int g = 0; g < 4; ++g)
-                    raw[i].gates[g] = there ? __ldg(beyond(tape, on * 4) + at.apart(i, 4 * H) + g * H) : 0;
-                raw[i].d_output = there && d_output ? __ldg(beyond(d_output, on) + at.apart(i, H)) : 0;
+                for (int g = 0; g < 3; ++g)
+                    raw[i].gates[g] = there ? __ldcs(beyond(gates, when * gates_step) + at.apart(i, width) + g * H) : 0;
+                raw[i].gates[3] = there ? __ldg(beyond(kept_c, when * c_step) + at.apart(i, c_width)) : 0;
+                raw[i].d_output = there && d_output ? __ldg(beyond(d_output, when * row_step) + at.apart(i, H)) : 0;
                 raw[i].d_cell = 0;
                 if (there && d_cells) {
                     const int64_t from = when * at.batch * H + here + at.apart(i, H);

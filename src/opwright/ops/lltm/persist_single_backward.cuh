@@ -144,9 +144,9 @@ struct Backward32Kernel {
         for (int e = 0; e < 4; ++e) {
             const bool there = at.on(e, s);
             const int64_t here = at.row(e, s) * p.hidden + at.j;
-            const float* const tape = p.tape + at.row(e, s) * 4 * p.hidden + at.j;
-            kept[e] = there ? float4{__ldg(tape), __ldg(tape + p.hidden), __ldg(tape + 2 * p.hidden),
-                                     __ldg(tape + 3 * p.hidden)}
+            const float* const gates = p.gates + at.row(e, s) * p.gates_width + at.j;
+            kept[e] = there ? float4{__ldcs(gates), __ldcs(gates + p.hidden), __ldcs(gates + 2 * p.hidden),
+                                     __ldg(p.kept_c + at.row(e, s) * p.c_width + at.j)}
                             : float4{};
             d_out[e] = there && p.grad_output ? __ldg(p.grad_output + here) : 0.0f;
             d_cell[e] = there && p.grad_cells ? __ldg(static_cast<const float*>(p.grad_cells) + here) : 0.0f;
