@@ -51,12 +51,12 @@ struct Forward32Kernel {
         for (int s = 0; s < p.steps; ++s) {
             float acc[MR][NR] = {};
             if (s == 0) {
-                for (int k = kk; k < per_warp && p.h_0; k += KK) {
+                for (int k = kk; k < per_warp; k += KK) {  // zeros too: times weights that are not finite
                     float b[NR];
 #pragma unroll
                     for (int q = 0; q < NR; ++q) {
                         const int row = (p.first_group + group) * N + (q / 4 * LN + ln) * 4 + q % 4;
-                        b[q] = first + k < H && row < p.batch ? p.h_0[int64_t(row) * H + first + k] : 0.0f;
+                        b[q] = p.h_0 && first + k < H && row < p.batch ? p.h_0[int64_t(row) * H + first + k] : 0.0f;
                     }
                     times(mine + k * P::M, b, acc);
                 }
