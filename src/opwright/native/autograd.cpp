@@ -5,14 +5,15 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
-#include <torch/library.h>
 
 #include <atomic>
 #include <deque>
 #include <map>
 #include <mutex>
 
+#include "autograd.h"
 #include "node.h"
+#include "once.h"
 #include "ways.h"
 
 namespace opwright {
@@ -73,6 +74,11 @@ class Recorder final : public c10::OperatorKernel {
         }
         for (const size_t i : recorded.updated) {
             for_tensors(arguments[i], [&](const at::Tensor& t) { by_reference = by_reference || t.requires_grad(); });
+        }
+        if (recorded.reference == nowhere && at::GradMode::is_enabled()) {
+            TORCH_CHECK_NOT_IMPLEMENTED(!tangent, recorded.name, ": forward-mode derivatives need Python");
+            TORCH_CHECK_NOT_IMPLEMENTED(!by_reference || !required, recorded.name, ": autograd would record what its "
+                                        "reference does, which is in Python; call it under torch::NoGradGuard");
         }
         if (tangent) {
             run_in_python(recorded.reference, recorded.arguments.size(), stack);
@@ -197,9 +203,9 @@ std::vector<DispatchKey> own_keys() {
     return keys;
 }
 
-// Puts what Python wrote of an operator behind it; the first time, the recorder goes to the operator's autograd keys.
-void record(const std::vector<std::string>& words) {
-    auto written = read<Recorded>(words);
+}  // namespace
+
+void record(Recorded written) {
     const std::lock_guard<std::mutex> lock(guard);
     // Never freed: nodes refer to them, and to define an operator again is rare.
     static auto* const all = new std::deque<Recorded>();
@@ -226,8 +232,10 @@ void forget(const std::string& op) {
     if (found != entries().end()) found->second.recorded.store(nullptr, std::memory_order_release);
 }
 
-TORCH_LIBRARY_FRAGMENT(opwright_native, m) {
-    m.def("record(str[] recorded) -> ()", [](std::vector<std::string> words) { record(words); });
+namespace {
+
+OPWRIGHT_OPERATORS(m) {
+    m.def("record(str[] recorded) -> ()", [](std::vector<std::string> words) { record(read<Recorded>(words)); });
     m.def("forget(str op) -> ()", [](std::string op) { forget(op); });
     m.def("ask(str op) -> ()");
     m.def("meet(str op, Tensor[] given) -> ()");

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import sysconfig
 from collections.abc import Callable
 from functools import lru_cache
@@ -22,7 +23,9 @@ NATIVE: Path = Path(__file__).parent.parent.parent / "native"
 
 def native() -> Plan:
     """The router and the node."""
-    return Plan("native", tuple(sorted(NATIVE.glob("*.cpp"))), Options(abi="aten"))
+    # Programs in C++ need it by its name, and find the copy that a process has.
+    soname = "libopwright_native.so" if sys.platform == "linux" else ""
+    return Plan("native", tuple(sorted(NATIVE.glob("*.cpp"))), Options(abi="aten"), soname=soname)
 
 
 def call() -> Plan | None:
