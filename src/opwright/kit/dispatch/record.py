@@ -101,7 +101,11 @@ class _Node(torch.autograd.Function):
         needed = iter(ctx.needs_input_grad[3:])
         wants = [[next(needed) for _ in values[p.name]] for p in op.signature.differentiable_inputs]
         arguments[above.rung.wanted] = [any(w) for w in wants]
-        grads = above.calls.when_asked[0](**arguments) if torch.compiler.is_compiling() else above(**arguments)
+        if torch.compiler.is_compiling():
+            above.define()  # before Dynamo reads its calls, which become others by that
+            grads = above.calls.when_asked[0](**arguments)
+        else:
+            grads = above(**arguments)
         if torch.is_grad_enabled() and above.differentiable_once is not None:
             grads = [refuse_derivative(above.differentiable_once, grad) for grad in grads]
         result: list[Tensor | None] = []
