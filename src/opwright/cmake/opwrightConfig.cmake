@@ -99,7 +99,9 @@ function(opwright_add_operators target)
         install(TARGETS ${part} EXPORT ${target} LIBRARY DESTINATION lib RUNTIME DESTINATION bin)
     endforeach()
     target_sources(${target} PRIVATE "${_ow_generated}/registry.cpp")
-    target_link_libraries(${target} PRIVATE "${_ow_generated}/libopwright_native.so")
+    target_link_libraries(${target} PRIVATE "${_ow_generated}/libopwright_native.so"
+        INTERFACE "$<BUILD_INTERFACE:${_ow_generated}/libopwright_native.so>"
+        "$<INSTALL_INTERFACE:$<INSTALL_PREFIX>/lib/libopwright_native.so>")
     target_include_directories(${target} INTERFACE
         "$<BUILD_INTERFACE:${_ow_generated}/include>" "$<BUILD_INTERFACE:${_ow_include}>" "$<INSTALL_INTERFACE:include>")
     if(NOT TARGET torch)

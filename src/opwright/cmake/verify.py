@@ -15,7 +15,7 @@ RECORD = re.compile(rb"\x01opwright kernel\x01([^\0]*)\0+\x02([^\0]*)\0+\x03([^\
 
 def main() -> int:
     expected, *libraries = map(Path, sys.argv[1:])
-    found = {}
+    found: dict[tuple[str, str], tuple[str, str, str, str]] = {}
     wrong = []
     for library in libraries:
         for record, results, parameters in RECORD.findall(library.read_bytes()):
@@ -26,7 +26,9 @@ def main() -> int:
     for row in expected.read_text(encoding="utf-8").splitlines():
         op, device, file, results, parameters = row.split("\t")
         if (op, device) not in found:
-            wrong.append(f"{file}: it binds no kernel to {op}; add OPWRIGHT_KERNEL({op}, {device.upper()}, your_function);")
+            wrong.append(
+                f"{file}: it binds no kernel to {op}; add OPWRIGHT_KERNEL({op}, {device.upper()}, your_function);"
+            )
             continue
         has_results, has_parameters, function, place = found[op, device]
         several = results.split(",")

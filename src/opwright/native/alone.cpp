@@ -53,12 +53,22 @@ std::unique_ptr<torch::Library> open(torch::Library::Kind kind, const std::strin
 std::vector<at::Tag> tags_of(const Words& words, size_t from) {
     static const std::map<std::string, at::Tag> known{
 #define OPWRIGHT_TAG(name) {#name, at::Tag::name}
-        OPWRIGHT_TAG(core), OPWRIGHT_TAG(cudagraph_unsafe), OPWRIGHT_TAG(data_dependent_output),
-        OPWRIGHT_TAG(dynamic_output_shape), OPWRIGHT_TAG(flexible_layout), OPWRIGHT_TAG(generated),
-        OPWRIGHT_TAG(inplace_view), OPWRIGHT_TAG(maybe_aliasing_or_mutating), OPWRIGHT_TAG(needs_contiguous_strides),
-        OPWRIGHT_TAG(needs_exact_strides), OPWRIGHT_TAG(needs_fixed_stride_order),
-        OPWRIGHT_TAG(nondeterministic_bitwise), OPWRIGHT_TAG(nondeterministic_seeded), OPWRIGHT_TAG(pointwise),
-        OPWRIGHT_TAG(pt2_compliant_tag), OPWRIGHT_TAG(view_copy),
+        OPWRIGHT_TAG(core),
+        OPWRIGHT_TAG(cudagraph_unsafe),
+        OPWRIGHT_TAG(data_dependent_output),
+        OPWRIGHT_TAG(dynamic_output_shape),
+        OPWRIGHT_TAG(flexible_layout),
+        OPWRIGHT_TAG(generated),
+        OPWRIGHT_TAG(inplace_view),
+        OPWRIGHT_TAG(maybe_aliasing_or_mutating),
+        OPWRIGHT_TAG(needs_contiguous_strides),
+        OPWRIGHT_TAG(needs_exact_strides),
+        OPWRIGHT_TAG(needs_fixed_stride_order),
+        OPWRIGHT_TAG(nondeterministic_bitwise),
+        OPWRIGHT_TAG(nondeterministic_seeded),
+        OPWRIGHT_TAG(pointwise),
+        OPWRIGHT_TAG(pt2_compliant_tag),
+        OPWRIGHT_TAG(view_copy),
 #undef OPWRIGHT_TAG
     };
     std::vector<at::Tag> tags;
@@ -74,8 +84,9 @@ bool define(const std::string& op, const std::string& schema, const std::vector<
     const std::string space = op.substr(0, op.find("::"));
     const auto wanted = torch::jit::parseSchema(space + "::" + schema);
     if (const auto known = c10::Dispatcher::singleton().findSchema(wanted.operator_name())) {
-        TORCH_CHECK(known->schema() == wanted, op, " is in this process already, with another schema: ",
-                    known->schema(), " there, ", wanted, " here; build both from the same source");
+        TORCH_CHECK(known->schema() == wanted, op,
+                    " is in this process already, with another schema: ", known->schema(), " there, ", wanted,
+                    " here; build both from the same source");
         return false;
     }
     auto library = open(torch::Library::FRAGMENT, op);

@@ -2,6 +2,9 @@
 
 #pragma once
 
+#include <ATen/core/stack.h>
+
+#include <atomic>
 #include <string>
 
 #include "wire.h"
@@ -13,5 +16,11 @@ void record(Recorded recorded);
 
 // Lets Python be asked for it anew.
 void forget(const std::string& op);
+
+// Records a call of an operator for autograd, as its autograd key would; false: that key has to see it.
+bool record_directly(const Recorded& recorded, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+// What is behind an operator's name, changing with it.
+const std::atomic<const Recorded*>* recorded_of(const std::string& op);
 
 }  // namespace opwright

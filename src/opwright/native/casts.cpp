@@ -13,9 +13,7 @@ at::Tensor cached_cast(const at::Tensor& tensor, at::ScalarType dtype) {
 }
 
 // Made of what it calls, so that autograd records the cast itself.
-OPWRIGHT_OPERATORS(m) {
-    m.def("cached_cast(Tensor tensor, ScalarType dtype) -> Tensor", cached_cast);
-}
+OPWRIGHT_OPERATORS(m) { m.def("cached_cast(Tensor tensor, ScalarType dtype) -> Tensor", cached_cast); }
 
 }  // namespace
 }  // namespace opwright

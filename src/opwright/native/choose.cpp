@@ -9,6 +9,9 @@ using c10::IValue;
 
 namespace {
 
+// Whether it is a list of tensors; numbers, of which most calls have some, are told apart without a call.
+bool is_list(const IValue& value) { return value.isList() && value.isTensorList(); }
+
 // What one tensor of a call is; the others are held against it.
 struct First {
     bool seen = false;
@@ -26,7 +29,7 @@ First find_first(const Route& route, at::ArrayRef<IValue> values) {
         const bool plain = !route.arguments[i].wide && route.arguments[i].dtypes.empty();
         if (values[i].isTensor()) {
             look(values[i].toTensor(), plain);
-        } else if (values[i].isTensorList() && !values[i].toTensorList().empty()) {
+        } else if (is_list(values[i]) && !values[i].toTensorList().empty()) {
             look(values[i].toTensorList().get(0), plain);
         }
     }
@@ -59,7 +62,7 @@ bool takes_tensors(const Route& route, at::ArrayRef<IValue> values, const First&
     for (size_t i = 0; i < values.size(); ++i) {
         if (values[i].isTensor()) {
             if (!takes_tensor(route, route.arguments[i], first, values[i].toTensor())) return false;
-        } else if (values[i].isTensorList()) {
+        } else if (is_list(values[i])) {
             for (const at::Tensor& t : values[i].toTensorVector()) {
                 if (!takes_tensor(route, route.arguments[i], first, t)) return false;
             }
@@ -105,7 +108,7 @@ bool broadcasts(at::ArrayRef<IValue> values) {
     };
     for (const IValue& value : values) {
         if (value.isTensor() && !joins(value.toTensor())) return false;
-        if (!value.isTensorList()) continue;
+        if (!is_list(value)) continue;
         for (const at::Tensor& t : value.toTensorVector()) {
             if (!joins(t)) return false;
         }
@@ -183,7 +186,7 @@ void for_tensors(const c10::FunctionSchema& schema, at::ArrayRef<IValue> values,
         const std::string& name = schema.arguments()[i].name();
         if (values[i].isTensor()) {
             visit(i, name, values[i].toTensor());
-        } else if (values[i].isTensorList()) {
+        } else if (is_list(values[i])) {
             for (const at::Tensor& t : values[i].toTensorVector()) visit(i, name, t);
         }
     }

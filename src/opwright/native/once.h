@@ -13,13 +13,13 @@ bool is_first();
 }  // namespace opwright
 
 // Defines operators of the namespace opwright_native, once in a process.
-#define OPWRIGHT_OPERATORS(library)                                                                       \
-    void define_operators(torch::Library& library);                                                       \
-    const std::unique_ptr<torch::Library> operators = [] {                                                \
-        if (!opwright::is_first()) return std::unique_ptr<torch::Library>();                              \
-        auto made = std::make_unique<torch::Library>(torch::Library::FRAGMENT, "opwright_native",         \
-                                                     std::nullopt, __FILE__, __LINE__);                   \
-        define_operators(*made);                                                                          \
-        return made;                                                                                      \
-    }();                                                                                                  \
+#define OPWRIGHT_OPERATORS(library)                                                                             \
+    void define_operators(torch::Library& library);                                                             \
+    const std::unique_ptr<torch::Library> operators = [] {                                                      \
+        if (!opwright::is_first()) return std::unique_ptr<torch::Library>();                                    \
+        auto made = std::make_unique<torch::Library>(torch::Library::FRAGMENT, "opwright_native", std::nullopt, \
+                                                     __FILE__, __LINE__);                                       \
+        define_operators(*made);                                                                                \
+        return made;                                                                                            \
+    }();                                                                                                        \
     void define_operators(torch::Library& library)

@@ -3,6 +3,8 @@
 // It stands at the operator's backend key, below autograd, so that every caller passes it: Python, torch.ops, C++,
 // compiled graphs, inference mode. It is generic over schemas: arguments are read off the stack.
 
+#include "router.h"
+
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -10,6 +12,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,7 +22,6 @@
 #include "choose.h"
 #include "once.h"
 #include "overlap.h"
-#include "router.h"
 #include "ways.h"
 
 namespace opwright {
@@ -34,29 +36,41 @@ using torch::jit::Stack;
 
 class Router final : public c10::OperatorKernel {
   public:
-    Router(DispatchKey device, std::shared_ptr<const Routing> routing)
-        : device_(device), routing_(std::move(routing)), writes_(find(routing_->op).schema().is_mutable()) {}
+    Router(DispatchKey device, const Routing& routing)
+        : device_(device), routing_(&routing), writes_(find(routing.op).schema().is_mutable()) {}
 
-    std::shared_ptr<const Routing> now() const { return std::atomic_load(&routing_); }
-    void swap(std::shared_ptr<const Routing> routing) { std::atomic_store(&routing_, std::move(routing)); }
+    const Routing& now() const { return *routing_.load(std::memory_order_acquire); }
+    void swap(const Routing& routing) { routing_.store(&routing, std::memory_order_release); }
+
+    // Runs the kernel that takes a call, of an operator that writes to nothing; whether there is one.
+    bool serve(size_t count, Stack* stack) const {
+        if (writes_) return false;
+        const Routing& routing = now();
+        for (const Route& route : routing.routes) {
+            if (!takes(route, torch::jit::last(*stack, count))) continue;
+            run(routing, route, stack->size() - count, stack);
+            return true;
+        }
+        return false;
+    }
 
     void operator()(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
-        const auto routing = now();
+        const Routing& routing = now();
         const size_t count = op.schema().arguments().size();
         const size_t base = stack->size() - count;
-        for (const Route& route : routing->routes) {
+        for (const Route& route : routing.routes) {
             if (!takes(route, torch::jit::last(*stack, count))) continue;
             const auto written = written_by(op, base, *stack);
             if (!may_write(written, torch::jit::last(*stack, count))) break;
-            run(*routing, route, base, stack);
+            run(routing, route, base, stack);
             // A kernel writes raw memory and counts nothing; autograd must notice.
             for (const at::Tensor& t : written) {
                 if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
             }
             return;
         }
-        if (routing->reference == nowhere) refuse(op, *routing, torch::jit::last(*stack, count));
-        run_in_python(routing->reference, count, stack);
+        if (routing.reference == nowhere) refuse(op, routing, torch::jit::last(*stack, count));
+        run_in_python(routing.reference, count, stack);
     }
 
   private:
@@ -75,7 +89,8 @@ class Router final : public c10::OperatorKernel {
     // reference says what is wrong, without computing; where it sees nothing wrong, the kernel's own word stands.
     void run(const Routing& routing, const Route& route, size_t base, Stack* stack) const {
         c10::SmallVector<IValue, 8> given;
-        if (!writes_) given.append(stack->begin() + static_cast<std::ptrdiff_t>(base), stack->end());
+        if (!writes_ && routing.rejecting != nowhere)
+            given.append(stack->begin() + static_cast<std::ptrdiff_t>(base), stack->end());
         for (const size_t i : route.numbers) {
             IValue& value = (*stack)[base + i];
             if (value.isList()) {
@@ -137,7 +152,7 @@ class Router final : public c10::OperatorKernel {
     }
 
     DispatchKey device_;
-    std::shared_ptr<const Routing> routing_;
+    std::atomic<const Routing*> routing_;
     const bool writes_;
 };
 
@@ -145,23 +160,29 @@ std::mutex guard;
 std::map<std::string, Router*> routers;                      // owned by the dispatcher, which never lets go
 std::vector<std::unique_ptr<torch::Library>> registrations;  // never destroyed: a kernel may be running
 
+// Never freed: calls may be inside, and to define an operator again is rare.
+const Routing& keep(Routing routing) {
+    static auto* const all = new std::deque<Routing>();
+    return all->emplace_back(std::move(routing));
+}
+
 }  // namespace
 
 void install(Routing given) {
     const std::lock_guard<std::mutex> lock(guard);
-    const auto routing = std::make_shared<const Routing>(std::move(given));
-    const std::string name = routing->op + " " + routing->device;
+    const Routing& routing = keep(std::move(given));
+    const std::string name = routing.op + " " + routing.device;
     if (const auto known = routers.find(name); known != routers.end()) {
         known->second->swap(routing);
         return;
     }
-    const DispatchKey key = c10::parseDispatchKey(routing->device);
+    const DispatchKey key = c10::parseDispatchKey(routing.device);
     auto router = std::make_unique<Router>(key, routing);
     Router* const kept = router.get();
-    const auto colons = routing->op.find("::");
+    const auto colons = routing.op.find("::");
     auto library =
-        std::make_unique<torch::Library>(torch::Library::IMPL, routing->op.substr(0, colons), key, __FILE__, __LINE__);
-    library->impl(routing->op.substr(colons + 2).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(router)));
+        std::make_unique<torch::Library>(torch::Library::IMPL, routing.op.substr(0, colons), key, __FILE__, __LINE__);
+    library->impl(routing.op.substr(colons + 2).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(router)));
     registrations.push_back(std::move(library));
     routers.emplace(name, kept);
 }
@@ -170,12 +191,19 @@ void unroute(const std::string& op, std::optional<int64_t> reference, std::optio
     const std::lock_guard<std::mutex> lock(guard);
     for (const auto& [name, router] : routers) {
         if (name.substr(0, name.find(' ')) != op) continue;
-        Routing routing = *router->now();
+        Routing routing = router->now();
         routing.routes.clear();
         routing.reference = reference.value_or(routing.reference);
         routing.rejecting = rejecting.value_or(routing.rejecting);
-        router->swap(std::make_shared<const Routing>(std::move(routing)));
+        router->swap(keep(std::move(routing)));
     }
+}
+
+Serve server_of(const std::string& op, const char* device) {
+    const std::lock_guard<std::mutex> lock(guard);
+    const auto found = routers.find(op + " " + device);
+    if (found == routers.end()) return {};
+    return [router = found->second](size_t count, Stack* stack) { return router->serve(count, stack); };
 }
 
 namespace {

@@ -12,7 +12,8 @@ using c10::OperatorHandle;
 using torch::jit::Stack;
 
 void run_in_python(int64_t way, size_t arguments, Stack* stack) {
-    TORCH_CHECK_NOT_IMPLEMENTED(way != nowhere, "opwright: this call needs its operator's reference, which is in Python");
+    TORCH_CHECK_NOT_IMPLEMENTED(way != nowhere,
+                                "opwright: this call needs its operator's reference, which is in Python");
     static const OperatorHandle python = find("opwright_native::run");
     c10::impl::GenericList given(c10::AnyType::get());
     given.reserve(arguments);

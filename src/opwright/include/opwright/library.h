@@ -42,14 +42,14 @@ inline std::string introduce(const char* text, size_t length, const char* name) 
 #pragma GCC visibility pop
 
 // Introduces the operators of a library when it is loaded, and lets programs ask what stood in the way.
-#define OPWRIGHT_LIBRARY(target, text)                                                                       \
-    static const std::string& opwright_trouble() {                                                           \
-        static const std::string trouble = opwright::ow_inner::introduce(text, sizeof(text) - 1, #target);  \
-        return trouble;                                                                                      \
-    }                                                                                                        \
-    static const bool opwright_introduced = opwright_trouble().empty();                                      \
-    extern "C" __attribute__((visibility("default"))) const char* opwright_trouble_of_##target() {           \
-        (void)opwright_introduced;                                                                           \
-        return opwright_trouble().empty() ? nullptr : opwright_trouble().c_str();                            \
-    }                                                                                                        \
+#define OPWRIGHT_LIBRARY(target, text)                                                                     \
+    static const std::string& opwright_trouble() {                                                         \
+        static const std::string trouble = opwright::ow_inner::introduce(text, sizeof(text) - 1, #target); \
+        return trouble;                                                                                    \
+    }                                                                                                      \
+    static const bool opwright_introduced = opwright_trouble().empty();                                    \
+    extern "C" __attribute__((visibility("default"))) const char* opwright_trouble_of_##target() {         \
+        (void)opwright_introduced;                                                                         \
+        return opwright_trouble().empty() ? nullptr : opwright_trouble().c_str();                          \
+    }                                                                                                      \
     static_assert(true, "")

@@ -26,11 +26,88 @@ _TYPES = {
 _PLAIN = ("int64_t", "double", "bool", "at::ScalarType", "at::Device", "at::Layout", "at::MemoryFormat")
 """What is passed by value."""
 _KEYWORDS = frozenset(
-    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const constexpr "
-    "continue decltype default delete do double dynamic_cast else enum explicit export extern false float for friend "
-    "goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected "
-    "public register requires return short signed sizeof static struct switch template this throw true try typedef "
-    "typeid typename union unsigned using virtual void volatile while xor xor_eq op_ options_".split()
+    [
+        "alignas",
+        "alignof",
+        "and",
+        "and_eq",
+        "asm",
+        "auto",
+        "bitand",
+        "bitor",
+        "bool",
+        "break",
+        "case",
+        "catch",
+        "char",
+        "class",
+        "compl",
+        "concept",
+        "const",
+        "constexpr",
+        "continue",
+        "decltype",
+        "default",
+        "delete",
+        "do",
+        "double",
+        "dynamic_cast",
+        "else",
+        "enum",
+        "explicit",
+        "export",
+        "extern",
+        "false",
+        "float",
+        "for",
+        "friend",
+        "goto",
+        "if",
+        "inline",
+        "int",
+        "long",
+        "mutable",
+        "namespace",
+        "new",
+        "noexcept",
+        "not",
+        "not_eq",
+        "nullptr",
+        "operator",
+        "or",
+        "or_eq",
+        "private",
+        "protected",
+        "public",
+        "register",
+        "requires",
+        "return",
+        "short",
+        "signed",
+        "sizeof",
+        "static",
+        "struct",
+        "switch",
+        "template",
+        "this",
+        "throw",
+        "true",
+        "try",
+        "typedef",
+        "typeid",
+        "typename",
+        "union",
+        "unsigned",
+        "using",
+        "virtual",
+        "void",
+        "volatile",
+        "while",
+        "xor",
+        "xor_eq",
+        "op_",
+        "options_",
+    ]
 )
 
 
@@ -68,17 +145,22 @@ def _function(target: str, op: Op[..., Any]) -> str:
     if len(fields) > 1 and all(fields):
         result = f"{name}_result"
         lines.append(f"struct {result} {{")
-        lines += [f"    {_type_of(o.kind.schema.removesuffix('?'))} {cpp_name(str(o.name))};" for o in signature.outputs]
+        lines += [
+            f"    {_type_of(o.kind.schema.removesuffix('?'))} {cpp_name(str(o.name))};" for o in signature.outputs
+        ]
         lines += ["};", ""]
     lines += [f"// {line}".rstrip() for line in _first_lines(op)]
-    declared = [f"{_passed(p)} {cpp_name(p.name)}{_argument_default(p)}" for p in signature.parameters if p not in named]
+    declared = [
+        f"{_passed(p)} {cpp_name(p.name)}{_argument_default(p)}" for p in signature.parameters if p not in named
+    ]
     if named:
-        declared.append(f"const {name}_options& options_" + (" = {}" if all(p.default is not EMPTY for p in named) else ""))
+        declared.append(
+            f"const {name}_options& options_" + (" = {}" if all(p.default is not EMPTY for p in named) else "")
+        )
     given = [f"options_.{cpp_name(p.name)}" if p in named else cpp_name(p.name) for p in signature.parameters]
-    kind = f"{raw}({', '.join(_passed(p) for p in signature.parameters)})"
     lines.append(f"inline {result} {name}({', '.join(declared)}) {{")
-    lines.append(f'    static const auto op_ = opwright::find<{kind}>("{op.qualname}", opwright_trouble_of_{target}());')
-    call = f"op_.call({', '.join(given)})"
+    lines.append(f'    static const opwright::Function<{raw}> op_("{op.qualname}", opwright_trouble_of_{target}());')
+    call = f"op_({', '.join(given)})"
     if signature.returns_input:
         lines += [f"    {call};", f"    return {cpp_name(signature.returns_input)};"]
     elif result != raw:

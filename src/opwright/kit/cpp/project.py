@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,12 +60,13 @@ def _libraries(operators: Iterable[Op[..., Any]], with_cuda: bool) -> tuple[list
     """The libraries whose sources go in, and which do not."""
     found: dict[Library, None] = {}
     left: dict[str, None] = {}
-    for op in dict.fromkeys(rung for op in operators for rung in op.ladder):
-        for kernel in op.kernels:
+    for rung in dict.fromkeys(rung for op in operators for rung in op.ladder):
+        for kernel in rung.kernels:
             if kernel.library is None:
-                left[f"{op.name}: its kernel {kernel.name} is in Python"] = None
+                left[f"{rung.name}: its kernel {kernel.name} is in Python"] = None
             elif kernel.device == "cuda" and not with_cuda:
-                left[f"{kernel.library.file.name} of {op.name}: the project does not enable the language CUDA"] = None
+                file = kernel.library.file
+                left[f"{file.parent.name}/{file.name}: the project does not enable the language CUDA"] = None
             else:
                 found[kernel.library] = None
     return list(found), list(left)
