@@ -93,6 +93,7 @@ function(opwright_add_operators target)
         target_link_libraries(${part} PRIVATE
             -Wl,--as-needed -lstdc++ -Wl,--no-as-needed "${_ow_torch_libraries}/libtorch_cpu.so")
         if("CUDA" IN_LIST languages)
+            target_include_directories(${part} SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
             set_target_properties(${part} PROPERTIES CUDA_STANDARD 17 CUDA_RUNTIME_LIBRARY Static)
             target_link_libraries(${part} PRIVATE "${_ow_torch_libraries}/libtorch.so")
         endif()

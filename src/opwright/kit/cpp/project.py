@@ -73,13 +73,14 @@ def _libraries(operators: Iterable[Op[..., Any]], with_cuda: bool) -> tuple[list
 
 
 def _parts(target: str, libraries: Sequence[Library], plans: dict[Library, Plan]) -> Iterable[Part]:
-    """Sources with flags of their own get a library of their own: a linker takes one copy of an inline function from
-    whatever object has it, and that one may have been compiled otherwise."""
-    alike: dict[Any, list[Plan]] = {}
+    """Sources with flags of their own, and those for GPUs, get a library of their own: a linker takes one copy of an
+    inline function from whatever object has it, and that one may have been compiled otherwise."""
+    usual = ("cpu", (), False, "stable")
+    alike: dict[Any, list[Plan]] = {usual: []}
     for library in libraries:
         options = library.options
-        alike.setdefault((options.cxxflags, options.debug), []).append(plans[library])
-    alike = {(): alike.pop(((), False), [])} | alike
+        kind = (library.device, options.cxxflags, options.debug, options.abi)
+        alike.setdefault(kind, []).append(plans[library])
     for n, group in enumerate(alike.values()):
         yield Part(target if n == 0 else f"{target}_{n + 1}", tuple(group))
 
