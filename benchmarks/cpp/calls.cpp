@@ -1,5 +1,5 @@
-// What a call of axpby costs from C++, against at::add, on 16 elements: without a gradient, and recorded for one. Prints
-// nanoseconds, the best of interleaved rounds.
+// What a call of axpby costs from C++, against at::add, on 16 elements: without a gradient, and recorded for one.
+// Prints nanoseconds, the best of interleaved rounds.
 
 #include <ATen/ATen.h>
 #include <called/operators.h>

@@ -1,4 +1,5 @@
-// Operators of opwright in a program without Python: called, differentiated, and trained with. `train cuda` runs on a GPU.
+// Operators of opwright in a program without Python: called, differentiated, and trained with. `train cuda` runs on a
+// GPU.
 
 #include <ATen/ATen.h>
 #include <recurrent/operators.h>

@@ -35,6 +35,7 @@ app.command()(measuring.bench)
 app.command()(reporting.report)
 app.command()(shipping.wheel)
 app.command()(cpp.cmake)
+app.command()(cpp.loader)
 app.add_typer(tensors_app, name="tensors", help="Types that torch functions accept.")
 console = Console()
 

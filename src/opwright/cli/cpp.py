@@ -10,6 +10,12 @@ import typer
 
 from opwright.cli.choosing import Names, broken, chosen
 from opwright.kit.cpp import project
+from opwright.kit.deploy import loader as standalone
+
+
+def loader() -> None:
+    """Print the file that loads what `ow.package` wrote, for programs that have PyTorch and no opwright."""
+    print(Path(standalone.__file__).read_text(encoding="utf-8"), end="")
 
 
 def cmake(

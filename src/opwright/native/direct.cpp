@@ -21,10 +21,7 @@ using torch::jit::Stack;
 class Direct {
   public:
     explicit Direct(const std::string& op)
-        : op_(find(op)),
-          cpu_(server_of(op, "CPU")),
-          cuda_(server_of(op, "CUDA")),
-          recorded_(recorded_of(op)) {}
+        : op_(find(op)), cpu_(server_of(op, "CPU")), cuda_(server_of(op, "CUDA")), recorded_(recorded_of(op)) {}
 
     bool run(Stack* stack) const {
         if (at::hasCallbacks()) return false;  // a profiler wants to see it
@@ -45,8 +42,8 @@ class Direct {
         }
         const auto local = c10::impl::tls_local_dispatch_key_set();
         keys = (keys | local.included_) - local.excluded_;
-        const DispatchKeySet below = keys - c10::autograd_dispatch_keyset_with_ADInplaceOrView -
-                                     DispatchKeySet(DispatchKey::BackendSelect);
+        const DispatchKeySet below =
+            keys - c10::autograd_dispatch_keyset_with_ADInplaceOrView - DispatchKeySet(DispatchKey::BackendSelect);
         const bool on_cpu = below == DispatchKeySet(DispatchKey::CPU);
         const Serve& serve = on_cpu ? cpu_ : cuda_;
         if (!serve || (!on_cpu && below != DispatchKeySet(DispatchKey::CUDA))) return false;

@@ -126,6 +126,16 @@ def own_torches() -> list[str]:
     return [] if manifest is None else sorted({row["torch"] for row in manifest.own})
 
 
+def own_files(part: str, content: str) -> dict[str, Path]:
+    """The files of a part of opwright's own C++ that were shipped, for any torch on machines such as this, by torch's
+    version."""
+    manifest = _manifest_of(Path(__file__).parent)
+    rows = [] if manifest is None else manifest.own
+    here = (part, content, sys.platform, platform.machine())
+    fit = [row for row in rows if (row["part"], row["content"], row["system"], row["machine"]) == here]
+    return {} if manifest is None else {row["torch"]: _open(manifest.folder / row["file"], row).library for row in fit}
+
+
 def _first_that_runs(manifest: Manifest, rows: list[Row]) -> cache.Entry:
     why = [_why_not(row) for row in rows]
     for row, reason in zip(rows, why, strict=True):

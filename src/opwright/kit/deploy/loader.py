@@ -5,10 +5,10 @@ This file needs the standard library and PyTorch alone: copy it beside a program
 
     model = load_package("model.pt2", trust=True)
 
-The libraries in an archive are code, and run with the rights of whoever loads them. They are loaded when the caller says
-`trust=True` and not before; `sha256` is what the archive must be, by a word that came another way. They are unpacked into
-the user's own cache folder and held against the archive's digests each time. There is no reference without opwright: a
-call outside of a kernel's domain is an error that says so.
+The libraries in an archive are code, and run with the rights of whoever loads them. They are loaded when the caller
+says `trust=True` and not before; `sha256` is what the archive must be, by a word that came another way. They are
+unpacked into the user's own cache folder and held against the archive's digests each time. There is no reference
+without opwright: a call outside of a kernel's domain is an error that says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-FOLDER = "extra/opwright/"
+FOLDER = "opwright/"
 """Where an archive has what is opwright's: `manifest`, `operators`, and libraries."""
 FORMAT = "1"
 
@@ -122,7 +122,9 @@ def _private_folder() -> Path:
     for each in (place.parent, place):
         about = each.stat()
         if about.st_uid != os.getuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise NotLoaded(f"{each}: others can write to it; chmod go-w, or set OPWRIGHT_CACHE_DIR to a folder of yours")
+            raise NotLoaded(
+                f"{each}: others can write to it; chmod go-w, or set OPWRIGHT_CACHE_DIR to a folder of yours"
+            )
     return place
 
 

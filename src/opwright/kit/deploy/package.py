@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from opwright.kit import private
 from opwright.kit.build import own, shipped
 from opwright.kit.build.library import Library
 from opwright.kit.build.plan import Plan
@@ -28,8 +29,8 @@ def package(
 ) -> Path:
     """Write an exported model into a `.pt2` archive together with the libraries of the operators that it calls.
 
-    Another process loads it with `ow.load_package`, or without opwright by the one file that `python -m opwright loader`
-    prints; a program in C++ by `<opwright/package.h>`.
+    Another process loads it with `ow.load_package`, or without opwright by the one file that
+    `python -m opwright loader` prints; a program in C++ by `<opwright/package.h>`.
 
     Args:
         program: what torch.export.export gives, or an archive that torch.export.save or AOTInductor wrote
@@ -53,7 +54,7 @@ def package(
         if isinstance(program, torch.export.ExportedProgram):
             operators = [*_called(program)]
             if compiled:
-                torch._inductor.aoti_compile_and_package(program, package_path=str(made))
+                private.compile_ahead(program, str(made))
             else:
                 torch.export.save(program, made)
         else:
@@ -83,7 +84,7 @@ def _named(archive: Path) -> Iterator[Op[..., Any]]:
     with zipfile.ZipFile(archive) as opened:
         texts = [opened.read(name) for name in opened.namelist() if name.endswith((".json", ".cpp"))]
     for op in registry.operators():
-        spelled = (f"torch.ops.{op.namespace}.{op.name}.", f"{op.qualname}\"", f"{op.qualname}.")
+        spelled = (f"torch.ops.{op.namespace}.{op.name}.", f'{op.qualname}"', f"{op.qualname}.")
         if any(word.encode() in text for word in spelled for text in texts):
             yield op
 
@@ -96,16 +97,18 @@ def _add(archive: Path, operators: list[Op[..., Any]], devices: set[str]) -> Non
         ("wire", hashlib.sha256(wire.describe().encode()).hexdigest()),
     ]
     keys: dict[Library, str] = {}
-    for op in dict.fromkeys(rung for op in operators for rung in op.ladder):
-        for kernel in op.kernels:
+    for rung in dict.fromkeys(rung for op in operators for rung in op.ladder):
+        for kernel in rung.kernels:
             if kernel.library is None or kernel.device not in devices or kernel.library in keys:
                 continue
             plan: Plan = kernel.library.plan()
             if plan.options.abi != "stable":
-                raise Unavailable(f"{op.name}: a kernel with abi='aten' runs with this torch alone, and cannot go along")
+                raise Unavailable(
+                    f"{rung.name}: a kernel with abi='aten' runs with this torch alone, and cannot go along"
+                )
             entry = kernel.library.find(plan)
             keys[kernel.library] = str(entry.about["key"])[:16]
-            name = f"{op.name}_{kernel.device}_{keys[kernel.library]}.so"
+            name = f"{rung.name}_{kernel.device}_{keys[kernel.library]}.so"
             rows.append(("library", name, _put(files, name, entry.library.read_bytes()), kernel.device))
     lost = [op.name for op in operators if op not in messages.served(operators, keys)]
     if lost:
