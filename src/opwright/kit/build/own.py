@@ -52,13 +52,22 @@ def parts() -> dict[str, Plan]:
 
 def built(part: str, plan: Callable[[], Plan | None]) -> cache.Entry | None:
     """A part as it came with the package for this torch and Python, else as it was built here; None: neither."""
-    entry = shipped.own_part(part, content())
-    if entry is not None:
-        return entry
+    unfit: Unavailable | None = None
+    try:
+        entry = shipped.own_part(part, content())
+        if entry is not None:
+            return entry
+    except shipped.Unfit as e:
+        unfit = e
     try:
         wanted = plan()
-        return None if wanted is None else cache.look_up(cache.open_folder(), wanted.key)
+        found = None if wanted is None else cache.look_up(cache.open_folder(), wanted.key)
+        if found is None and unfit is not None:
+            raise unfit
+        return found
     except Unavailable as e:
+        if unfit is not None:
+            raise unfit from None
         known = ", ".join(shipped.own_torches())
         if not known:
             raise

@@ -51,7 +51,10 @@ def available() -> str | None:
         library = entry.to_load()
         with locks.loading:
             torch.ops.load_library(library)
-    except (Unavailable, Refused, OSError) as e:
+    except Refused as e:
+        warnings.warn(f"opwright: {e}; Python does its work", RuntimeWarning, stacklevel=2)
+        return str(e)
+    except (Unavailable, OSError) as e:
         return str(e)
     # Of the copy that came first: a program in C++ may have brought one.
     return wire.difference(torch.ops.opwright_native.wire())
