@@ -36,6 +36,7 @@ app.command()(reporting.report)
 app.command()(shipping.wheel)
 app.command()(cpp.cmake)
 app.command()(cpp.loader)
+app.command()(cpp.hub)
 app.add_typer(tensors_app, name="tensors", help="Types that torch functions accept.")
 console = Console()
 

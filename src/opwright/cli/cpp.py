@@ -10,7 +10,27 @@ import typer
 
 from opwright.cli.choosing import Names, broken, chosen
 from opwright.kit.cpp import project
+from opwright.kit.deploy import hub as layout
 from opwright.kit.deploy import loader as standalone
+
+
+def hub(
+    names: Names = None,
+    to: Annotated[Path, typer.Option(help="The repository's folder.")] = Path("hub"),
+    name: Annotated[str, typer.Option(help="What the repository is called, such as my-ops.")] = "",
+    version: Annotated[int, typer.Option(help="The version that its users ask for.")] = 1,
+    license: Annotated[str, typer.Option(help="The license, as SPDX spells it.")] = "Apache-2.0",
+    cuda: Annotated[bool, typer.Option(help="With the kernels for GPUs, where nvcc is at hand.")] = False,
+) -> None:
+    """Write operators in the layout that the `kernels` package fetches from a hub, for each torch and device."""
+    if not names or not name:
+        raise ValueError("name operators, and the repository: opwright hub FOLDER --name my-ops")
+    operators = chosen(names)
+    if broken:
+        raise RuntimeError(f"{name}: an operator cannot be loaded, and would be missing")
+    devices = ["cpu", *(["cuda"] if cuda else [])]
+    for variant in layout.write(operators, to, name=name, version=version, license=license, devices=devices):
+        print(variant)
 
 
 def loader() -> None:

@@ -120,7 +120,7 @@ def test_a_package_cannot_take_a_namespace_by_its_name(tmp_path: Path, name: str
         tmp_path / name / p.relative_to(tmp_path / "shop") for p in (made.source, made.library)
     )
     made.write(namespace=name)
-    with pytest.raises(shipped.Refused, match="another package's"):
+    with pytest.raises(Refused, match="another package's"):
         made.look_up(namespace=name)
 
 

@@ -96,26 +96,15 @@ def _add(archive: Path, operators: list[Op[..., Any]], devices: set[str]) -> Non
         ("format", FORMAT),
         ("wire", hashlib.sha256(wire.describe().encode()).hexdigest()),
     ]
-    keys: dict[Library, str] = {}
-    for rung in dict.fromkeys(rung for op in operators for rung in op.ladder):
-        for kernel in rung.kernels:
-            if kernel.library is None or kernel.device not in devices or kernel.library in keys:
-                continue
-            plan: Plan = kernel.library.plan()
-            if plan.options.abi != "stable":
-                raise Unavailable(
-                    f"{rung.name}: a kernel with abi='aten' runs with this torch alone, and cannot go along"
-                )
-            entry = kernel.library.find(plan)
-            keys[kernel.library] = str(entry.about["key"])[:16]
-            name = f"{rung.name}_{kernel.device}_{keys[kernel.library]}.so"
-            rows.append(("library", name, _put(files, name, entry.library.read_bytes()), kernel.device))
+    keys, libraries, _ = gather(operators, devices)
+    for library, name in zip(keys, libraries, strict=True):
+        rows.append(("library", f"{name}.so", _put(files, f"{name}.so", libraries[name]), library.device))
     lost = [op.name for op in operators if op not in messages.served(operators, keys)]
     if lost:
         raise ValueError(
             f"{', '.join(lost)}: no kernel for {' or '.join(sorted(devices))}, and the model would have nothing to call"
         )
-    for version, content in _natives():
+    for version, content in natives():
         name = f"native_{version}.so"
         rows.append(("native", name, _put(files, name, content), version))
     rows += [("operator", op.qualname, str(op.overload._schema)) for op in operators]
@@ -127,12 +116,36 @@ def _add(archive: Path, operators: list[Op[..., Any]], devices: set[str]) -> Non
             opened.writestr(f"{top}/{FOLDER}{name}", content)
 
 
+def gather(
+    operators: Iterable[Op[..., Any]], devices: set[str]
+) -> tuple[dict[Library, str], dict[str, bytes], tuple[int, ...] | None]:
+    """The libraries of operators for these devices: by which key each binds its kernels, their content by name in the
+    same order, and the CUDA that they were built with."""
+    keys: dict[Library, str] = {}
+    contents: dict[str, bytes] = {}
+    cuda: tuple[int, ...] | None = None
+    for rung in dict.fromkeys(rung for op in operators for rung in op.ladder):
+        for kernel in rung.kernels:
+            if kernel.library is None or kernel.device not in devices or kernel.library in keys:
+                continue
+            plan: Plan = kernel.library.plan()
+            if plan.options.abi != "stable":
+                raise Unavailable(
+                    f"{rung.name}: a kernel with abi='aten' runs with one torch alone, and cannot go along"
+                )
+            entry = kernel.library.find(plan)
+            keys[kernel.library] = str(entry.about["key"])[:16]
+            contents[f"{rung.name}_{kernel.device}_{keys[kernel.library]}"] = entry.library.read_bytes()
+            cuda = tuple(entry.about["cuda"]) if entry.about.get("cuda") else cuda
+    return keys, contents, cuda
+
+
 def _put(files: dict[str, bytes], name: str, content: bytes) -> str:
     files[name] = content
     return hashlib.sha256(content).hexdigest()
 
 
-def _natives() -> Iterator[tuple[str, bytes]]:
+def natives() -> Iterator[tuple[str, bytes]]:
     """opwright's own C++ for the torch at hand, and for those that this opwright was shipped for."""
     mine = shipped.public_version()
     entry = own.built("native", own.native)
