@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -66,10 +67,10 @@ def test_a_program_trains_to_the_numbers_of_python(example: Path) -> None:
     assert "Python" not in done.stderr
 
 
-def test_a_program_with_an_operator_of_its_own(example: Path) -> None:
-    done = workplace.run(str(example / "own"))
+def test_a_program_with_an_operator_of_its_own(tmp_path: Path) -> None:
+    done = workplace.run(str(workplace.built(workplace.EXAMPLE / "own", tmp_path) / "program"))
     assert done.returncode == 0, done.stderr
-    swish = ow.load(workplace.EXAMPLE / "swish").swish
+    swish = ow.load(workplace.EXAMPLE / "own" / "swish").swish
     x = torch.linspace(-2, 2, 5, dtype=torch.float64).requires_grad_()
     y = swish(x, beta=2.0)
     y.sum().backward()
@@ -137,3 +138,12 @@ def test_one_process_has_both_in_either_order(example: Path, order: str) -> None
         assert said[0] == "alone True"
         assert said[1].startswith("NotImplementedError: opwright::axpby: x is Int[16] on cpu; its kernel for CPU takes")
         assert said[2].startswith("NotImplementedError: opwright::linear: it has no kernel for meta")
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+@pytest.mark.timeout(600)
+def test_the_example_is_compiled_for_gpus(tmp_path: Path) -> None:
+    build = workplace.built(workplace.EXAMPLE, tmp_path, "-DWITH_CUDA=ON", "-DCMAKE_CUDA_ARCHITECTURES=90")
+    assert (build / "librecurrent_2.so").is_file()  # the kernels for GPUs
+    # Where there is no GPU, the rest of it runs.
+    assert workplace.run(str(build / "train")).stdout.startswith("axpby 0x0p+0")

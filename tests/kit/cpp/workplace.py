@@ -77,7 +77,7 @@ def make(build: Path, *options: str) -> subprocess.CompletedProcess[str]:
 def run(*command: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """A command on one thread, with what it said."""
     settings = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.run(command, cwd=cwd, env=settings, capture_output=True, text=True, timeout=280)
+    return subprocess.run(command, cwd=cwd, env=settings, capture_output=True, text=True, timeout=580)
 
 
 def built(source: Path, build: Path, *options: str, generator: str = "Ninja") -> Path:

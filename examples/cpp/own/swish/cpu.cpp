@@ -9,7 +9,8 @@ Tensor swish_cpu(const Tensor& x, double beta) {
     });
 }
 
-// The gradient takes what its formula in op.py takes. Operands stand in the order of the formula: it decides the strides.
+// The gradient takes what its formula in op.py takes. Operands stand in the order of the formula: it decides the
+// strides.
 Tensor swish_backward_cpu(const Tensor& grad, const Tensor& x, double beta, const Wanted&) {
     return compute(x, [&](auto zero) {
         using C = decltype(zero);
