@@ -26,6 +26,7 @@ bench: setup
 	$(RUN) benchmarks/calls.py --sweep --json benchmarks/results/calls.json
 	$(RUN) benchmarks/autograd.py --json benchmarks/results/autograd.json
 	$(RUN) benchmarks/operators.py --json benchmarks/results/operators.json
+	$(RUN) benchmarks/cpp.py --json benchmarks/results/cpp.json
 	$(RUN) benchmarks/shipping.py --json benchmarks/results/shipping.json $(if $(wildcard dist/opwright-*.whl),--wheel $(lastword $(wildcard dist/opwright-*.whl)))
 
 figures: setup

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/gradients.md and docs/shipping.md from stored results.
+"""Writes the tables of docs/gradients.md, docs/shipping.md and docs/cpp.md from stored results.
 
 python benchmarks/tables.py
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 AUTOGRAD = ROOT / "benchmarks" / "results" / "autograd.json"
+CPP = ROOT / "benchmarks" / "results" / "cpp.json"
 SHIPPING = ROOT / "benchmarks" / "results" / "shipping.json"
 PROOFS = ROOT / "tests" / "kit" / "ship" / "proofs.json"
 WAYS = ("call", "recorded", "forward+backward")
@@ -46,7 +47,23 @@ def shipping() -> dict[str, str]:
     return {"proofs": "\n".join(proofs), "figures": "\n".join(costs), "where": _where(stored)}
 
 
-PAGES = {ROOT / "docs" / "gradients.md": gradients, ROOT / "docs" / "shipping.md": shipping}
+def cpp() -> dict[str, str]:
+    """Those of docs/cpp.md: what a call and a build cost."""
+    stored = _read(CPP)
+    costs = ["| | ours | the other | ratio | wanted |", "|---|---:|---:|---:|---:|"]
+    for r in stored["rows"]:
+        figures = (
+            f"{r['ours']:,.0f} {r['unit']} | {r['other']:,.0f} {r['unit']} | {r['ratio']:.2f} | ≤ {r['limit']:.2f}"
+        )
+        costs.append(f"| {r['figure']} | {figures} |")
+    return {"figures": "\n".join(costs), "where": _where(stored)}
+
+
+PAGES = {
+    ROOT / "docs" / "gradients.md": gradients,
+    ROOT / "docs" / "shipping.md": shipping,
+    ROOT / "docs" / "cpp.md": cpp,
+}
 
 
 def _read(file: Path) -> Any:

@@ -64,6 +64,8 @@ def prepare(dist: Any, wishes: Mapping[str, Any]) -> None:
         dist.cmdclass[name] = type(theirs.__name__, (ours, theirs), {})
     add_sources(dist)
     if wishes.get("aten") == "pinned":
+        if importlib.util.find_spec("torch") is None:
+            raise ValueError('[tool.opwright] aten = "pinned" needs torch where the wheel is built: install it first')
         pin(dist, importlib.metadata.version("torch"))
 
 
@@ -162,8 +164,11 @@ def fill(build: Path, packages: list[str], wishes: Mapping[str, Any]) -> None:
     answer = build.parent / f"{build.name}-{ANSWER}"
     answer.unlink(missing_ok=True)
     if not found:
+        bare = [name for name in tops if (build / name).is_dir()]
+        hint = f"{bare[0]} has no __init__.py, and a namespace package ships no operators" if bare else ""
         raise ValueError(
-            f"[tool.opwright] finds no package among {', '.join(tops) or 'none'}; name them in packages = […]"
+            f"[tool.opwright] finds no package among {', '.join(tops) or 'none'}; "
+            + (hint or "name them in packages = […]")
         )
     if importlib.util.find_spec("torch") is None:
         print(

@@ -50,8 +50,10 @@ __all__ = [
     "explain",
     "in_place",
     "load",
+    "load_package",
     "nn",
     "op",
+    "package",
     "reduce_to",
     "require",
     "tensors",
@@ -65,11 +67,16 @@ from opwright import nn  # noqa: E402  modules stand on the operators above
 
 if TYPE_CHECKING:
     from opwright import tensors as tensors
+    from opwright.kit.deploy.loader import load_package as load_package
+    from opwright.kit.deploy.package import package as package
 
 
 def __getattr__(name: str) -> Op[..., _Any]:
     if name == "tensors":  # loaded when first asked for, to keep the import lean
         return _importlib.import_module("opwright.tensors")  # type: ignore[return-value]
+    if name in ("package", "load_package"):
+        module = _importlib.import_module(f"opwright.kit.deploy.{'package' if name == 'package' else 'loader'}")
+        return getattr(module, name)  # type: ignore[no-any-return]
     # Operators are found, not listed: this tells type checkers so, and a reader what there is.
     import difflib
 

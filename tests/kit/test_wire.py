@@ -142,6 +142,7 @@ def routing(op: ow.Op[..., Any], *dtypes: torch.dtype) -> list[str]:
         numbers=(1,),
         names=1,
         patterns=(wire.Pattern(argument=0, leading=True, dimensions=(any_size,)),),
+        says="",
     )
     entry = registry.entry_of(op.overload.name())
     reference, rejecting = ways.unrouted(entry), ways.rejecting(entry)

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 import opwright as ow
-from opwright.cli import building, checking, measuring, reporting, shipping
+from opwright.cli import building, checking, cpp, measuring, reporting, shipping
 from opwright.cli.choosing import Names, chosen
 from opwright.cli.tensors import app as tensors_app
 from opwright.kit import doctor as kit_doctor
@@ -34,6 +34,9 @@ app.command()(building.cache)
 app.command()(measuring.bench)
 app.command()(reporting.report)
 app.command()(shipping.wheel)
+app.command()(cpp.cmake)
+app.command()(cpp.loader)
+app.command()(cpp.hub)
 app.add_typer(tensors_app, name="tensors", help="Types that torch functions accept.")
 console = Console()
 

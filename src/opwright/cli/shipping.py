@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -121,6 +122,7 @@ def _describe(file: Path) -> None:
         return
     tied = sorted({str(row["torch"]) for row in about.libraries if row["abi"] == "aten"})
     floor = max((tuple(row["torch"]) for row in about.libraries if row["abi"] == "stable"), default=(2, 10))
+    tied = tied or [r.partition("==")[2] for r in about.requires if r.startswith("torch==")]
     torch = f"torch {', '.join(tied)} alone" if tied else f"torch ≥ {floor[0]}.{floor[1]}"
     python = "any Python ≥ 3.10" if about.tag.startswith("py3-") else about.tag.partition("-")[0]
     _say(f"  runs with {torch}, {python}, on {about.tag.rpartition('-')[2]}")
@@ -136,7 +138,10 @@ def _describe(file: Path) -> None:
 
 
 def _fill(folder: Path, wishes: dict[str, Any]) -> None:
-    from _opwright_build import read_wishes  # which imports setuptools, where it is
+    from _opwright_build import OF_THE_MACHINE, read_wishes  # which imports setuptools, where it is
+
+    for name in OF_THE_MACHINE:
+        os.environ.pop(name, None)
 
     folder = folder.resolve()
     for project in (folder.parent, folder.parent.parent):  # beside the package, or beside src

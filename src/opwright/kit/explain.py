@@ -126,7 +126,7 @@ def _backward(op: Op[..., Any], values: dict[str, Any], given: bool) -> Step:
     above = ladder.backward
     how = "its declared gradient" if ladder.has_declared_gradient else "derived from the reference"
     how += ", a surrogate" if ladder.surrogate else ""
-    runs = "kernel" if above.kernels else "reference"
+    runs = "kernel" if any(kernel.usable for kernel in above.kernels) else "reference"
     where = "recorded in C++" if why is None else f"recorded in Python, since {why}"
     again = ""
     if op.kernels and not above.kernels and not ladder.has_declared_gradient:

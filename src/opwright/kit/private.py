@@ -74,6 +74,13 @@ def unwatched() -> Iterator[None]:
         yield
 
 
+def compile_ahead(program: Any, file: str) -> None:
+    """Compile an exported program with AOTInductor, into an archive."""
+    from torch._inductor import aoti_compile_and_package
+
+    aoti_compile_and_package(program, package_path=file)
+
+
 def forward_level() -> int:
     """The level of forward-mode AD that is under way; -1 when none is."""
     return torch.autograd.forward_ad._current_level

@@ -1,11 +1,12 @@
 // Autograd for every operator: a boxed kernel at the autograd keys that runs the operator below them and, where a
 // gradient will be wanted, gives its outputs a node whose backward is the gradient operator.
 
+#include "autograd.h"
+
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
-#include <torch/library.h>
 
 #include <atomic>
 #include <deque>
@@ -13,6 +14,7 @@
 #include <mutex>
 
 #include "node.h"
+#include "once.h"
 #include "ways.h"
 
 namespace opwright {
@@ -48,7 +50,7 @@ template <class F>
 void for_tensors(const IValue& value, F&& visit) {
     if (value.isTensor()) {
         if (value.toTensor().defined()) visit(value.toTensor());
-    } else if (value.isTensorList()) {
+    } else if (value.isList() && value.isTensorList()) {
         for (const IValue& t : value.toListRef()) visit(t.toTensor());
     }
 }
@@ -74,6 +76,12 @@ class Recorder final : public c10::OperatorKernel {
         for (const size_t i : recorded.updated) {
             for_tensors(arguments[i], [&](const at::Tensor& t) { by_reference = by_reference || t.requires_grad(); });
         }
+        if (recorded.reference == nowhere && at::GradMode::is_enabled()) {
+            TORCH_CHECK_NOT_IMPLEMENTED(!tangent, recorded.name, ": forward-mode derivatives need Python");
+            TORCH_CHECK_NOT_IMPLEMENTED(!by_reference || !required, recorded.name,
+                                        ": autograd would record what its "
+                                        "reference does, which is in Python; call it under torch::NoGradGuard");
+        }
         if (tangent) {
             run_in_python(recorded.reference, recorded.arguments.size(), stack);
         } else if (!at::GradMode::is_enabled() || !(required || by_reference)) {
@@ -84,23 +92,6 @@ class Recorder final : public c10::OperatorKernel {
         } else {
             record(recorded, keys, stack);
         }
-    }
-
-  private:
-    // A tensor of another kind may know nothing of the operator: Python gives it a rule before it is asked.
-    void meet(c10::ArrayRef<IValue> arguments) const {
-        c10::List<at::Tensor> found;
-        for (const IValue& argument : arguments) {
-            for_tensors(argument, [&](const at::Tensor& t) {
-                if (C10_UNLIKELY(t.key_set().has(DispatchKey::Python))) found.push_back(t);
-            });
-        }
-        if (C10_LIKELY(found.empty())) return;
-        static const OperatorHandle python = find("opwright_native::meet");
-        const c10::impl::ExcludeDispatchKeyGuard below(c10::python_ks | c10::functorch_transforms_ks |
-                                                       c10::autograd_dispatch_keyset_with_ADInplaceOrView);
-        Stack stack{entry_.name, std::move(found)};
-        python.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), &stack);  // whatever they are: only their types count
     }
 
     static void record(const Recorded& recorded, DispatchKeySet keys, Stack* stack) {
@@ -137,6 +128,28 @@ class Recorder final : public c10::OperatorKernel {
         }
         node->keep_outputs(outputs);
         torch::jit::drop(*stack, returned - recorded.differentiable.size());
+    }
+
+  private:
+    // A tensor of another kind may know nothing of the operator: Python gives it a rule before it is asked.
+    void meet(c10::ArrayRef<IValue> arguments) const {
+        const auto is_other = [](const at::Tensor& t) { return t.key_set().has(DispatchKey::Python); };
+        bool any = false;
+        for (const IValue& argument : arguments) {
+            for_tensors(argument, [&](const at::Tensor& t) { any = any || is_other(t); });
+        }
+        if (C10_LIKELY(!any)) return;
+        c10::List<at::Tensor> found;
+        for (const IValue& argument : arguments) {
+            for_tensors(argument, [&](const at::Tensor& t) {
+                if (is_other(t)) found.push_back(t);
+            });
+        }
+        static const OperatorHandle python = find("opwright_native::meet");
+        const c10::impl::ExcludeDispatchKeyGuard below(c10::python_ks | c10::functorch_transforms_ks |
+                                                       c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+        Stack stack{entry_.name, std::move(found)};
+        python.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), &stack);  // whatever they are: only their types count
     }
 
     // A result may be a view of memory that only the operator has seen, and would be one of a base without a history.
@@ -197,9 +210,9 @@ std::vector<DispatchKey> own_keys() {
     return keys;
 }
 
-// Puts what Python wrote of an operator behind it; the first time, the recorder goes to the operator's autograd keys.
-void record(const std::vector<std::string>& words) {
-    auto written = read<Recorded>(words);
+}  // namespace
+
+void record(Recorded written) {
     const std::lock_guard<std::mutex> lock(guard);
     // Never freed: nodes refer to them, and to define an operator again is rare.
     static auto* const all = new std::deque<Recorded>();
@@ -226,8 +239,22 @@ void forget(const std::string& op) {
     if (found != entries().end()) found->second.recorded.store(nullptr, std::memory_order_release);
 }
 
-TORCH_LIBRARY_FRAGMENT(opwright_native, m) {
-    m.def("record(str[] recorded) -> ()", [](std::vector<std::string> words) { record(words); });
+bool record_directly(const Recorded& recorded, DispatchKeySet keys, Stack* stack) {
+    if (recorded.by_reference || recorded.written || !recorded.updated.empty()) return false;
+    Recorder::record(recorded, keys, stack);
+    return true;
+}
+
+const std::atomic<const Recorded*>* recorded_of(const std::string& op) {
+    const std::lock_guard<std::mutex> lock(guard);
+    const auto found = entries().find(op);
+    return found == entries().end() ? nullptr : &found->second.recorded;
+}
+
+namespace {
+
+OPWRIGHT_OPERATORS(m) {
+    m.def("record(str[] recorded) -> ()", [](std::vector<std::string> words) { record(read<Recorded>(words)); });
     m.def("forget(str op) -> ()", [](std::string op) { forget(op); });
     m.def("ask(str op) -> ()");
     m.def("meet(str op, Tensor[] given) -> ()");

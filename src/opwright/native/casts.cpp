@@ -2,7 +2,8 @@
 // outermost autocast ends.
 
 #include <ATen/autocast_mode.h>
-#include <torch/library.h>
+
+#include "once.h"
 
 namespace opwright {
 namespace {
@@ -12,9 +13,7 @@ at::Tensor cached_cast(const at::Tensor& tensor, at::ScalarType dtype) {
 }
 
 // Made of what it calls, so that autograd records the cast itself.
-TORCH_LIBRARY_FRAGMENT(opwright_native, m) {
-    m.def("cached_cast(Tensor tensor, ScalarType dtype) -> Tensor", cached_cast);
-}
+OPWRIGHT_OPERATORS(m) { m.def("cached_cast(Tensor tensor, ScalarType dtype) -> Tensor", cached_cast); }
 
 }  // namespace
 }  // namespace opwright

@@ -1,12 +1,16 @@
 #include "choose.h"
 
 #include <limits>
+#include <sstream>
 
 namespace opwright {
 
 using c10::IValue;
 
 namespace {
+
+// Whether it is a list of tensors; numbers, of which most calls have some, are told apart without a call.
+bool is_list(const IValue& value) { return value.isList() && value.isTensorList(); }
 
 // What one tensor of a call is; the others are held against it.
 struct First {
@@ -25,7 +29,7 @@ First find_first(const Route& route, at::ArrayRef<IValue> values) {
         const bool plain = !route.arguments[i].wide && route.arguments[i].dtypes.empty();
         if (values[i].isTensor()) {
             look(values[i].toTensor(), plain);
-        } else if (values[i].isTensorList() && !values[i].toTensorList().empty()) {
+        } else if (is_list(values[i]) && !values[i].toTensorList().empty()) {
             look(values[i].toTensorList().get(0), plain);
         }
     }
@@ -58,7 +62,7 @@ bool takes_tensors(const Route& route, at::ArrayRef<IValue> values, const First&
     for (size_t i = 0; i < values.size(); ++i) {
         if (values[i].isTensor()) {
             if (!takes_tensor(route, route.arguments[i], first, values[i].toTensor())) return false;
-        } else if (values[i].isTensorList()) {
+        } else if (is_list(values[i])) {
             for (const at::Tensor& t : values[i].toTensorVector()) {
                 if (!takes_tensor(route, route.arguments[i], first, t)) return false;
             }
@@ -104,7 +108,7 @@ bool broadcasts(at::ArrayRef<IValue> values) {
     };
     for (const IValue& value : values) {
         if (value.isTensor() && !joins(value.toTensor())) return false;
-        if (!value.isTensorList()) continue;
+        if (!is_list(value)) continue;
         for (const at::Tensor& t : value.toTensorVector()) {
             if (!joins(t)) return false;
         }
@@ -166,7 +170,49 @@ bool takes_sizes(const Route& route, at::ArrayRef<IValue> values) {
             all([&](const Pattern& pattern, at::IntArrayRef sizes) { return adds_up(pattern, sizes, bound); }));
 }
 
+std::string describe(const at::Tensor& t) {
+    std::ostringstream text;
+    text << t.scalar_type() << t.sizes();
+    if (t.layout() != at::kStrided) text << ", " << t.layout();
+    if (!t.is_contiguous()) text << " with strides " << t.strides();
+    text << " on " << t.device();
+    return text.str();
+}
+
+// Calls for each tensor with its argument's name.
+template <class F>
+void for_tensors(const c10::FunctionSchema& schema, at::ArrayRef<IValue> values, F&& visit) {
+    for (size_t i = 0; i < values.size(); ++i) {
+        const std::string& name = schema.arguments()[i].name();
+        if (values[i].isTensor()) {
+            visit(i, name, values[i].toTensor());
+        } else if (is_list(values[i])) {
+            for (const at::Tensor& t : values[i].toTensorVector()) visit(i, name, t);
+        }
+    }
+}
+
 }  // namespace
+
+std::string refusal(const Route& route, const c10::FunctionSchema& schema, at::ArrayRef<IValue> values) {
+    const First first = find_first(route, values);
+    for (const size_t i : route.required) {
+        if (values[i].isTensor() && !values[i].toTensor().defined()) return schema.arguments()[i].name() + " is absent";
+    }
+    std::string why, all;
+    for_tensors(schema, values, [&](size_t i, const std::string& name, const at::Tensor& t) {
+        if (!t.defined()) return;
+        all += (all.empty() ? "" : ", ") + name + " is " + describe(t);
+        if (why.empty() && !takes_tensor(route, route.arguments[i], first, t)) why = name + " is " + describe(t);
+    });
+    if (!why.empty()) return why;
+    for (const size_t i : route.numbers) {
+        Route one = route;
+        one.numbers = {i};
+        if (!takes_numbers(one, values, first)) return schema.arguments()[i].name() + " is a number of another kind";
+    }
+    return all;
+}
 
 bool takes(const Route& route, at::ArrayRef<IValue> values) {
     const First first = find_first(route, values);

@@ -76,7 +76,7 @@ void CallNode::connect(c10::ArrayRef<IValue> arguments) {
     };
     for (size_t p = 0; p < recorded().followed.size(); ++p) {
         const IValue& argument = arguments[recorded().followed[p]];
-        if (argument.isTensorList()) {
+        if (argument.isList() && argument.isTensorList()) {
             const auto list = argument.toListRef();
             for (const IValue& t : list) add(t.toTensor(), p);
             backward_.edges.push_back(static_cast<int32_t>(list.size()));
@@ -89,6 +89,12 @@ void CallNode::connect(c10::ArrayRef<IValue> arguments) {
 }
 
 void CallNode::keep_inputs(c10::ArrayRef<IValue> arguments) {
+    size_t tensors = 0;
+    for (const Source& source : recorded().sources) {
+        tensors += source.origin == Origin::input && arguments[source.position].isTensor();
+    }
+    shapes_.reserve(tensors);  // some are kept whole, and then there are too many by these
+    values_.reserve(recorded().sources.size() - tensors);
     for (const Source& source : recorded().sources) {
         if (source.origin != Origin::input) continue;
         const bool readable = !source.like && (source.needs & requiring_) != 0;
@@ -108,11 +114,11 @@ void CallNode::keep_outputs(c10::ArrayRef<IValue> outputs) {
 
 void CallNode::keep(const IValue& found, bool is_output, bool readable, bool written, bool like) {
     Slots& kept = backward_.kept;
-    if (found.isTensorList() && like) {
+    if (found.isList() && found.isTensorList() && like) {
         const auto list = found.toListRef();
         for (const IValue& t : list) shapes_.push_back(shape_of_tensor(t.toTensor()));
         kept.push_back(Slot::shapes - static_cast<int32_t>(list.size()));
-    } else if (found.isTensorList()) {
+    } else if (found.isList() && found.isTensorList()) {
         const auto list = found.toListRef();
         for (const IValue& t : list) keep_tensor(t.toTensor(), is_output, written);
         kept.push_back(static_cast<int32_t>(list.size()));
@@ -139,7 +145,7 @@ void CallNode::keep_tensor(const at::Tensor& t, bool is_output, bool written) {
 }
 
 void CallNode::attach(const IValue& output, bool differentiable) {
-    if (output.isTensorList()) {
+    if (output.isList() && output.isTensorList()) {
         const auto list = output.toListRef();
         for (const IValue& t : list) attach_tensor(t.toTensor(), differentiable);
         backward_.results.push_back(static_cast<int32_t>(list.size()));

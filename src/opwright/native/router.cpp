@@ -3,14 +3,16 @@
 // It stands at the operator's backend key, below autograd, so that every caller passes it: Python, torch.ops, C++,
 // compiled graphs, inference mode. It is generic over schemas: arguments are read off the stack.
 
+#include "router.h"
+
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/core/InferenceMode.h>
-#include <torch/library.h>
 
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,6 +20,7 @@
 #include <vector>
 
 #include "choose.h"
+#include "once.h"
 #include "overlap.h"
 #include "ways.h"
 
@@ -31,43 +34,63 @@ using c10::IValue;
 using c10::OperatorHandle;
 using torch::jit::Stack;
 
-using Routes = std::vector<Route>;
-
 class Router final : public c10::OperatorKernel {
   public:
-    Router(const Routing& routing, DispatchKey device, std::shared_ptr<const Routes> routes)
-        : reference_(routing.reference),
-          rejecting_(routing.rejecting),
-          device_(device),
-          routes_(std::move(routes)),
-          writes_(find(routing.op).schema().is_mutable()) {}
+    Router(DispatchKey device, const Routing& routing)
+        : device_(device), routing_(&routing), writes_(find(routing.op).schema().is_mutable()) {}
 
-    void swap(std::shared_ptr<const Routes> routes) { std::atomic_store(&routes_, std::move(routes)); }
+    const Routing& now() const { return *routing_.load(std::memory_order_acquire); }
+    void swap(const Routing& routing) { routing_.store(&routing, std::memory_order_release); }
+
+    // Runs the kernel that takes a call, of an operator that writes to nothing; whether there is one.
+    bool serve(size_t count, Stack* stack) const {
+        if (writes_) return false;
+        const Routing& routing = now();
+        for (const Route& route : routing.routes) {
+            if (!takes(route, torch::jit::last(*stack, count))) continue;
+            run(routing, route, stack->size() - count, stack);
+            return true;
+        }
+        return false;
+    }
 
     void operator()(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
-        const auto routes = std::atomic_load(&routes_);
+        const Routing& routing = now();
         const size_t count = op.schema().arguments().size();
         const size_t base = stack->size() - count;
-        for (const Route& route : *routes) {
+        for (const Route& route : routing.routes) {
             if (!takes(route, torch::jit::last(*stack, count))) continue;
             const auto written = written_by(op, base, *stack);
             if (!may_write(written, torch::jit::last(*stack, count))) break;
-            run(route, base, stack);
+            run(routing, route, base, stack);
             // A kernel writes raw memory and counts nothing; autograd must notice.
             for (const at::Tensor& t : written) {
                 if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
             }
             return;
         }
-        run_in_python(reference_, count, stack);
+        if (routing.reference == nowhere) refuse(op, routing, torch::jit::last(*stack, count));
+        run_in_python(routing.reference, count, stack);
     }
 
   private:
+    // Where there is no Python, there is no reference.
+    [[noreturn]] static void refuse(const OperatorHandle& op, const Routing& routing, at::ArrayRef<IValue> values) {
+        std::string why;
+        for (const Route& route : routing.routes) {
+            why += ": " + (takes(route, values) ? std::string("it would write to memory that its arguments share")
+                                                : refusal(route, op.schema(), values));
+            why += "; its kernel for " + routing.device + " takes " + route.says;
+        }
+        TORCH_CHECK_NOT_IMPLEMENTED(false, routing.op, why, ". All else its reference takes, which is in Python");
+    }
+
     // A domain cannot tell everything that the reference rejects, numbers above all. Where a kernel throws, the
     // reference says what is wrong, without computing; where it sees nothing wrong, the kernel's own word stands.
-    void run(const Route& route, size_t base, Stack* stack) const {
+    void run(const Routing& routing, const Route& route, size_t base, Stack* stack) const {
         c10::SmallVector<IValue, 8> given;
-        if (!writes_) given.append(stack->begin() + static_cast<std::ptrdiff_t>(base), stack->end());
+        if (!writes_ && routing.rejecting != nowhere)
+            given.append(stack->begin() + static_cast<std::ptrdiff_t>(base), stack->end());
         for (const size_t i : route.numbers) {
             IValue& value = (*stack)[base + i];
             if (value.isList()) {
@@ -82,10 +105,10 @@ class Router final : public c10::OperatorKernel {
             route.kernel->redispatchBoxed(DispatchKeySet(device_), stack);
         } catch (const std::exception& e) {
             // Half of what it writes may be done; and after an error of CUDA's the reference would see that alone.
-            if (writes_ || std::strstr(e.what(), "(cudaError") != nullptr) throw;
+            if (writes_ || routing.rejecting == nowhere || std::strstr(e.what(), "(cudaError") != nullptr) throw;
             stack->resize(base);
             stack->insert(stack->end(), given.begin(), given.end());
-            run_in_python(rejecting_, given.size(), stack);
+            run_in_python(routing.rejecting, given.size(), stack);
             throw;
         }
     }
@@ -128,10 +151,8 @@ class Router final : public c10::OperatorKernel {
         return true;
     }
 
-    const int64_t reference_;
-    const int64_t rejecting_;  // raises what the reference would, and computes nothing
     DispatchKey device_;
-    std::shared_ptr<const Routes> routes_;
+    std::atomic<const Routing*> routing_;
     const bool writes_;
 };
 
@@ -139,18 +160,24 @@ std::mutex guard;
 std::map<std::string, Router*> routers;                      // owned by the dispatcher, which never lets go
 std::vector<std::unique_ptr<torch::Library>> registrations;  // never destroyed: a kernel may be running
 
-// Puts these routes into force, in place of those before.
-void install(const std::vector<std::string>& words) {
-    auto routing = read<Routing>(words);
+// Never freed: calls may be inside, and to define an operator again is rare.
+const Routing& keep(Routing routing) {
+    static auto* const all = new std::deque<Routing>();
+    return all->emplace_back(std::move(routing));
+}
+
+}  // namespace
+
+void install(Routing given) {
     const std::lock_guard<std::mutex> lock(guard);
+    const Routing& routing = keep(std::move(given));
     const std::string name = routing.op + " " + routing.device;
-    auto routes = std::make_shared<const Routes>(std::move(routing.routes));
     if (const auto known = routers.find(name); known != routers.end()) {
-        known->second->swap(std::move(routes));
+        known->second->swap(routing);
         return;
     }
     const DispatchKey key = c10::parseDispatchKey(routing.device);
-    auto router = std::make_unique<Router>(routing, key, std::move(routes));
+    auto router = std::make_unique<Router>(key, routing);
     Router* const kept = router.get();
     const auto colons = routing.op.find("::");
     auto library =
@@ -160,16 +187,29 @@ void install(const std::vector<std::string>& words) {
     routers.emplace(name, kept);
 }
 
-// Takes all routes of an operator away: what calls it comes back to Python.
-void unroute(const std::string& op) {
+void unroute(const std::string& op, std::optional<int64_t> reference, std::optional<int64_t> rejecting) {
     const std::lock_guard<std::mutex> lock(guard);
     for (const auto& [name, router] : routers) {
-        if (name.substr(0, name.find(' ')) == op) router->swap(std::make_shared<const Routes>());
+        if (name.substr(0, name.find(' ')) != op) continue;
+        Routing routing = router->now();
+        routing.routes.clear();
+        routing.reference = reference.value_or(routing.reference);
+        routing.rejecting = rejecting.value_or(routing.rejecting);
+        router->swap(keep(std::move(routing)));
     }
 }
 
-TORCH_LIBRARY_FRAGMENT(opwright_native, m) {
-    m.def("install(str[] routing) -> ()", [](std::vector<std::string> words) { install(words); });
+Serve server_of(const std::string& op, const char* device) {
+    const std::lock_guard<std::mutex> lock(guard);
+    const auto found = routers.find(op + " " + device);
+    if (found == routers.end()) return {};
+    return [router = found->second](size_t count, Stack* stack) { return router->serve(count, stack); };
+}
+
+namespace {
+
+OPWRIGHT_OPERATORS(m) {
+    m.def("install(str[] routing) -> ()", [](std::vector<std::string> words) { install(read<Routing>(words)); });
     m.def("unroute(str op) -> ()", [](std::string op) { unroute(op); });
 }
 

@@ -1,7 +1,6 @@
 #include "ways.h"
 
-#include <torch/library.h>
-
+#include "once.h"
 #include "wire.h"
 
 namespace opwright {
@@ -13,6 +12,8 @@ using c10::OperatorHandle;
 using torch::jit::Stack;
 
 void run_in_python(int64_t way, size_t arguments, Stack* stack) {
+    TORCH_CHECK_NOT_IMPLEMENTED(way != nowhere,
+                                "opwright: this call needs its operator's reference, which is in Python");
     static const OperatorHandle python = find("opwright_native::run");
     c10::impl::GenericList given(c10::AnyType::get());
     given.reserve(arguments);
@@ -43,7 +44,7 @@ int64_t number_of(std::optional<at::ScalarType> dtype, std::optional<at::Layout>
     return layout ? static_cast<int64_t>(*layout) : static_cast<int64_t>(format.value());
 }
 
-TORCH_LIBRARY_FRAGMENT(opwright_native, m) {
+OPWRIGHT_OPERATORS(m) {
     // A result that is one tensor, or none, counts -1; a list counts its tensors.
     m.def("run(int way, Any[] given) -> (Tensor?[] flat, int[] counts)");
     m.def("number_of(ScalarType? dtype, Layout? layout, MemoryFormat? format) -> int", number_of);

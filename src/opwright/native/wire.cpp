@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "once.h"
+
 namespace opwright {
 
 namespace {
@@ -164,11 +166,12 @@ c10::OperatorHandle find(const std::string& name) {
                                                           dot == std::string::npos ? "" : name.c_str() + dot + 1);
 }
 
-}  // namespace opwright
+namespace {
 
-// The records of this side, for Python to compare when it loads the library.
-extern "C" __attribute__((visibility("default"))) const char* opwright_wire() {
-    using namespace opwright;
-    static const std::string text = describe<Source, Recorded, Argument, Dimension, Pattern, Route, Routing>();
-    return text.c_str();
+// The records of this side, for whoever writes to it to compare.
+OPWRIGHT_OPERATORS(m) {
+    m.def("wire() -> str", [] { return describe<Source, Recorded, Argument, Dimension, Pattern, Route, Routing>(); });
 }
+
+}  // namespace
+}  // namespace opwright

@@ -14,7 +14,7 @@
 namespace opwright {
 
 // Counted up with wire.py's when fields mean something else under the same names.
-constexpr int version = 1;
+constexpr int version = 2;
 
 // The words that a field may hold.
 #define OPWRIGHT_CHOICE(Choice, ...)   \
@@ -116,7 +116,9 @@ struct Route {
     std::vector<size_t> numbers;   // the arguments that it takes as double
     size_t names;                  // how many the patterns have
     std::vector<Pattern> patterns;
-    OPWRIGHT_RECORD(Route, kernel, dtypes, mixed, broadcast, layout, arguments, required, numbers, names, patterns)
+    std::string says;  // the same in words, for messages
+    OPWRIGHT_RECORD(Route, kernel, dtypes, mixed, broadcast, layout, arguments, required, numbers, names, patterns,
+                    says)
 };
 
 // The kernels of an operator on one device, in the order in which they are asked.

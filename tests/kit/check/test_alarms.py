@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,3 +140,15 @@ def test_a_kernel_that_reads_what_it_has_written_is_found_where_it_runs(monkeypa
     monkeypatch.setattr(writing, "refuses", lambda op, values: None)
     with pytest.raises(Finding, match="with one tensor for both x, which it writes to, and y, it differs"):
         state.check(subject, case)
+
+
+def test_a_reference_that_takes_nothing_is_told_and_not_a_crash(tmp_path: Path) -> None:
+    (tmp_path / "op.py").write_text(
+        "import torch, opwright as ow\n"
+        "@ow.op\ndef takes_nothing(x: torch.Tensor) -> torch.Tensor:\n    return torch.tahn(x)\n"
+        "takes_nothing.samples(lambda make: iter([(make(3),)]))\n"
+        "takes_nothing.kernel('cpu', ow.Domain(dtypes=ow.FLOATING))(lambda x: torch.tanh(x))\n"
+    )
+    report = ow.check(ow.load(tmp_path / "op.py").takes_nothing)
+    assert not report.passed
+    assert "tahn" in str(report)

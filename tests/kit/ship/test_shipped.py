@@ -38,7 +38,7 @@ class Package:
             "sources": {f.relative_to(self.folder).as_posix(): shipped.digest_of(f) for f in files},
             "device": "cpu",
             "namespace": "shop",
-            "options": shipped.spell_options(Options()),
+            "options": shipped.spell_options(Options(), Path()),
             "file": "halved.so",
             "size": len(LIBRARY),
             "sha256": hashlib.sha256(LIBRARY).hexdigest(),
@@ -83,7 +83,8 @@ def test_it_is_found_by_place_and_content(package: Package) -> None:
     assert package.look_up().library == package.library
     assert package.look_up(device="cuda") is None
     assert package.look_up(namespace="another") is None
-    assert package.look_up(options=Options(debug=True)) is None
+    with pytest.raises(shipped.Unfit, match=r"ships for halved/cpu\.cpp was built with other options"):
+        package.look_up(options=Options(debug=True))
     assert package.look_up(options=Options(arch=("9.0",))) is not None
 
 
@@ -91,13 +92,36 @@ def test_it_is_found_by_place_and_content(package: Package) -> None:
 def test_an_edited_source_is_not_taken_for_what_was_built(package: Package, file: str) -> None:
     edited = package.source.parent / file
     edited.write_text(edited.read_text() + "\n")
-    assert package.look_up() is None
+    with pytest.raises(shipped.Unfit, match="was built of other sources than are here"):
+        package.look_up()
 
 
 def test_a_header_that_was_not_there_counts(package: Package) -> None:
     more = package.source.parent / "more.h"
     more.touch()
-    assert package.look_up(more=(package.source, more)) is None
+    with pytest.raises(shipped.Unfit, match="of other sources"):
+        package.look_up(more=(package.source, more))
+
+
+def test_folders_of_the_package_are_told_as_they_lie_in_it(package: Package) -> None:
+    inside = Options(include=(str(package.source.parent.parent / "include"),))
+    package.write(options=shipped.spell_options(inside, package.source.parents[1].resolve()))
+    assert package.row["options"] == {"abi": "stable", "include": ["shop/include"]}
+    assert package.look_up(options=inside).library == package.library
+    with pytest.raises(shipped.Unfit, match="other options"):
+        package.look_up(options=Options(include=("/usr/include",)))
+
+
+@pytest.mark.parametrize("name", ["aten", "user"])
+def test_a_package_cannot_take_a_namespace_by_its_name(tmp_path: Path, name: str) -> None:
+    made = Package(tmp_path)
+    made.source.parents[1].rename(tmp_path / name)
+    made.source, made.library = (
+        tmp_path / name / p.relative_to(tmp_path / "shop") for p in (made.source, made.library)
+    )
+    made.write(namespace=name)
+    with pytest.raises(Refused, match="another package's"):
+        made.look_up(namespace=name)
 
 
 def test_without_its_sources_the_library_serves(package: Package) -> None:

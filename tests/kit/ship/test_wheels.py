@@ -157,6 +157,11 @@ def test_libraries_alone_for_other_build_systems(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.opwright]\ncuda = false\n")
     said = run("-m", "opwright", "wheel", "--libraries", str(folder), cwd=tmp_path)
     assert "left out halved/cuda.cu: [tool.opwright] says cuda = false" in said.replace("\n", " ")
+    usual = sum(file.stat().st_size for file in (folder / "_opwright").glob("*.so"))
+    run("-m", "opwright", "wheel", "--libraries", str(folder), cwd=tmp_path, OPWRIGHT_DEBUG="1")
+    assert usual == sum(
+        file.stat().st_size for file in (folder / "_opwright").glob("*.so")
+    )  # what a machine sets stays
     assert "tag the wheel py3-none-manylinux_2_" in said.replace("\n", " ")
     manifest = json.loads((folder / "_opwright" / "manifest.json").read_text())
     assert [row["source"] for row in manifest["libraries"]] == ["halved/cpu.cpp"]
@@ -253,6 +258,13 @@ def test_every_package_of_a_wheel_is_proved(tmp_path: Path) -> None:
     said = run("-m", "opwright", "wheel", wheel, "--prove", sys.executable, cwd=tmp_path, fails=True)
     assert "2 libraries" in said
     assert "FAILED halved forward" in said  # the other one is right
+    shutil.rmtree(project / "src")
+    shutil.rmtree(tmp_path / "dist")
+    shop.write_package(project / "src", package="shop", sign="0.5")  # now the second is wrong
+    shop.write_package(project / "src", package="stall", name="quartered")
+    run("-m", "opwright", "wheel", str(project), "--no-check", "--to", "dist", cwd=tmp_path)
+    said = run("-m", "opwright", "wheel", wheel, "--prove", sys.executable, cwd=tmp_path, fails=True)
+    assert "FAILED quartered forward" in said
 
 
 @pytest.mark.slow
@@ -297,3 +309,42 @@ def test_what_to_prove_it_by_must_be_exact(tmp_path: Path) -> None:
         assert "prove by an exact version, such as torch==2.10.0, or by an interpreter's path" in said.replace(
             "\n", " "
         )
+
+
+REFUSED = {
+    "built for the CPU at hand": ('cxxflags=("-march=native",)', (), "-march=native builds for the CPU at hand"),
+    "headers from elsewhere": ('include=("/opt/elsewhere",)', (), "it includes from /opt/elsewhere"),
+    "PyTorch's own namespace": ("", ("--name", "aten"), "'aten' is another package's name"),
+    "an installed package's name": ("", ("--name", "numpy"), "'numpy' is another package's name"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_would_not_serve_others_is_refused(tmp_path: Path, what: str) -> None:
+    options, more, said = REFUSED[what]
+    folder = shop.write_package(tmp_path / "bare", package="pieces", options=options)
+    (folder / "__init__.py").unlink()
+    found = run("-m", "opwright", "wheel", str(folder), "--no-check", *more, cwd=tmp_path, fails=True)
+    assert said in found.replace("\n", " ")
+
+
+@pytest.mark.slow
+def test_a_package_inside_a_project_is_told_of_it(project: Path, tmp_path: Path) -> None:
+    inside = str(project / "src" / "shop")
+    said = run("-m", "opwright", "wheel", inside, "--no-check", "--to", "dist", cwd=tmp_path)
+    assert f"lies in the project {project}" in said.replace("\n", " ")
+
+
+@pytest.mark.slow
+def test_paths_of_the_package_hold_where_it_is_installed(tmp_path: Path) -> None:
+    where = 'include=(str(__import__("pathlib").Path(__file__).parents[1] / "more"),)'
+    folder = shop.write_package(tmp_path / "first", options=where)
+    (folder / "more").mkdir()
+    (folder / "halved" / "sign.h").rename(folder / "more" / "sign.h")
+    assert shop.fill(folder).returncode == 0
+    (tmp_path / "second").mkdir()
+    moved = folder.rename(tmp_path / "second" / "shop")
+    assert "first" not in (moved / "_opwright" / "manifest.json").read_text()
+    used = shop.use(moved)
+    assert used.stdout.startswith("[0.75, 0.75]"), used.stdout + used.stderr

@@ -81,11 +81,11 @@ def _place(bound: Bound) -> tuple[str, int]:
 
 def mismatch(op: Op[..., Any], bound: Bound, folder: Path) -> str | None:
     """Why a kernel cannot serve an operator: its types are not those of the schema. None where they are."""
-    parameters = [_hidden(p) for p in op.signature.parameters]
-    results = [o.kind.schema.removesuffix("?") for o in op.signature.outputs]
+    spelled, parameters = wanted(op)
+    results = _words(spelled)
     # Several results may come in one list, as extensions return them.
     listed = bound.results == "Tensor[]" and len(results) > 1 and {*results} == {"Tensor"}
-    if bound.parameters == ",".join(parameters) and (listed or bound.results == ",".join(results)):
+    if bound.parameters == parameters and (listed or bound.results == spelled):
         return None
     taken = ", ".join(_cpp(word) for word in _words(bound.parameters))
     needed = f"{_returned(results)} {bound.function}({', '.join(_declared(p) for p in op.signature.parameters)})"
@@ -96,6 +96,12 @@ def mismatch(op: Op[..., Any], bound: Bound, folder: Path) -> str | None:
         f"its schema {op.signature.schema(op.name)} needs "
         + (f"{alien.name}, which no kernel in C++ can take" if alien else f"`{needed}`")
     )
+
+
+def wanted(op: Op[..., Any]) -> tuple[str, str]:
+    """What a kernel of an operator must return and take, in the words of a schema."""
+    results = [o.kind.schema.removesuffix("?") for o in op.signature.outputs]
+    return ",".join(results), ",".join(_hidden(p) for p in op.signature.parameters)
 
 
 def unbound(op: Op[..., Any], device: str, file: Path, bound: list[Bound]) -> str:

@@ -168,13 +168,16 @@ def _stand_in(plan: Plan, log: list[str], log_file: Path, private: Path) -> Path
 def _link_command(plan: Plan, objects: list[Path], before: list[Path]) -> list[str]:
     folders = [f"-L{p}" for p in (*before, toolchain.torch_libraries())]
     link = [*toolchain.compiler().command, "-shared", *map(str, objects), *folders]
+    link += [f"-Wl,-soname,{plan.soname}"] if plan.soname else []
     if plan.device == "cuda":
         # CUDA's runtime goes into the library: another torch may bring another one.
         link += [f"-L{p}" for p in cuda.nvcc().libraries]
         link += [*(["-lcudadevrt"] if plan.options.rdc else []), "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
     # libtorch_cpu by name: symbols found through libtorch alone are missing in other processes.
     torch = ["-ltorch_cpu"]
-    if plan.options.abi != "stable":
+    if plan.soname:
+        torch += ["-lc10"]  # all that it needs, and all that programs without Python may have beside them
+    elif plan.options.abi != "stable":
         torch += ["-ltorch", "-lc10"]
     else:
         # PyTorch's libraries carry parts of libstdc++ and give them away without versions. What is taken from there is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import sysconfig
 from collections.abc import Callable
 from functools import lru_cache
@@ -22,7 +23,9 @@ NATIVE: Path = Path(__file__).parent.parent.parent / "native"
 
 def native() -> Plan:
     """The router and the node."""
-    return Plan("native", tuple(sorted(NATIVE.glob("*.cpp"))), Options(abi="aten"))
+    # Programs in C++ need it by its name, and find the copy that a process has.
+    soname = "libopwright_native.so" if sys.platform == "linux" else ""
+    return Plan("native", tuple(sorted(NATIVE.glob("*.cpp"))), Options(abi="aten"), soname=soname)
 
 
 def call() -> Plan | None:
@@ -49,13 +52,22 @@ def parts() -> dict[str, Plan]:
 
 def built(part: str, plan: Callable[[], Plan | None]) -> cache.Entry | None:
     """A part as it came with the package for this torch and Python, else as it was built here; None: neither."""
-    entry = shipped.own_part(part, content())
-    if entry is not None:
-        return entry
+    unfit: Unavailable | None = None
+    try:
+        entry = shipped.own_part(part, content())
+        if entry is not None:
+            return entry
+    except shipped.Unfit as e:
+        unfit = e
     try:
         wanted = plan()
-        return None if wanted is None else cache.look_up(cache.open_folder(), wanted.key)
+        found = None if wanted is None else cache.look_up(cache.open_folder(), wanted.key)
+        if found is None and unfit is not None:
+            raise unfit
+        return found
     except Unavailable as e:
+        if unfit is not None:
+            raise unfit from None
         known = ", ".join(shipped.own_torches())
         if not known:
             raise

@@ -38,6 +38,8 @@ class Plan:
     defines: tuple[str, ...] = ()
     """`NAME=VALUE` for every source; `{key}` in a value becomes the build's key."""
     device: str = "cpu"
+    soname: str = ""
+    """What others that need the library know it by."""
 
     @unlocked_property
     def includes(self) -> tuple[Path, ...]:
@@ -118,6 +120,7 @@ class Plan:
             "abi": self.options.abi,
             "defines": self.defines,
         }
+        content |= {"soname": self.soname} if self.soname else {}
         return content | ({"nvccflags": self.nvccflags} if self.device == "cuda" else {})
 
     @unlocked_property

@@ -33,8 +33,8 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 """Counted up when shipped libraries are found or called in another way: those of before do not run then. Not the
 cache's, which changes whenever they are built otherwise."""
-RESERVED = ("aten", "prim", "prims", "torch", "opwright_native", "opwright_kept")
-"""Namespaces that are PyTorch's, or opwright's own."""
+RESERVED = ("aten", "prim", "prims", "torch", "user", "opwright_native", "opwright_kept", "opwright_exported")
+"""Namespaces that are PyTorch's or opwright's own, or that of operators in nobody's package."""
 
 Row = dict[str, Any]
 
@@ -100,30 +100,43 @@ def look_up(file: Path, more: Iterable[Path], namespace: str, device: str, optio
         )
     place = file.relative_to(manifest.package).as_posix()
     more = [each for each in map(Path.resolve, more) if each.is_relative_to(manifest.package)]
-    rows = [r for r in manifest.rows if (r["source"], r["device"], r["namespace"]) == (place, device, namespace)]
-    rows = [r for r in rows if r["options"] == spell_options(options) and _same_sources(manifest.package, r, more)]
-    if not rows:
+    found = [r for r in manifest.rows if (r["source"], r["device"], r["namespace"]) == (place, device, namespace)]
+    alike = [r for r in found if r["options"] == spell_options(options, manifest.package)]
+    rows = [r for r in alike if _same_sources(manifest.package, r, more)]
+    if not found:
         return None
+    if not rows:
+        other = "of other sources than are here" if alike else "with other options than are asked for here"
+        raise Unfit(f"the library that {manifest.package.name} ships for {place} was built {other}")
     _refuse_namespace(manifest, namespace)
     return _first_that_runs(manifest, rows)
 
 
 def own_part(part: str, content: str) -> cache.Entry | None:
-    """A part of opwright's own C++ that was shipped for this torch and this Python; None where there is none."""
+    """A part of opwright's own C++ that was shipped for this torch and this Python; None where there is none. Raises
+    Unfit where its file is missing or cut short, and Refused where it must not be loaded."""
     manifest = _manifest_of(Path(__file__).parent)
     if manifest is None:
         return None
     rows = [row for row in manifest.own if (row["part"], row["content"]) == (part, content)]
-    try:
-        return _first_that_runs(manifest, rows) if rows else None
-    except Unfit:
-        return None
+    row = next((row for row in rows if _why_not(row) is None), None)
+    return None if row is None else _open(manifest.folder / row["file"], row)
 
 
 def own_torches() -> list[str]:
     """The torch versions that opwright's own C++ was shipped for."""
     manifest = _manifest_of(Path(__file__).parent)
     return [] if manifest is None else sorted({row["torch"] for row in manifest.own})
+
+
+def own_files(part: str, content: str) -> dict[str, Path]:
+    """The files of a part of opwright's own C++ that were shipped, for any torch on machines such as this, by torch's
+    version."""
+    manifest = _manifest_of(Path(__file__).parent)
+    rows = [] if manifest is None else manifest.own
+    here = (part, content, sys.platform, platform.machine())
+    fit = [row for row in rows if (row["part"], row["content"], row["system"], row["machine"]) == here]
+    return {} if manifest is None else {row["torch"]: _open(manifest.folder / row["file"], row).library for row in fit}
 
 
 def _first_that_runs(manifest: Manifest, rows: list[Row]) -> cache.Entry:
@@ -231,7 +244,7 @@ def _refuse_open(place: Path, found: os.stat_result, package: Path) -> None:
 def _refuse_namespace(manifest: Manifest, namespace: str) -> None:
     """Raise for operators that would take the place of another package's."""
     package = manifest.package.name
-    if namespace == package:
+    if namespace == package and namespace not in RESERVED:
         return
     if is_anothers(namespace):
         raise Refused(
@@ -288,11 +301,21 @@ def _manifest_of(folder: Path) -> Manifest | None:
 @lru_cache
 def _parse(package: Path, modified: int, changed: int) -> Manifest:
     file = package / FOLDER / MANIFEST
-    content = _read(file)[0]
+    try:
+        content = _read(file)[0]
+    except IsADirectoryError:
+        raise Unfit(f"{file} is damaged; install the package again") from None
     try:
         return Manifest(package, json.loads(content))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise Unfit(f"{file} is damaged; install the package again") from None
+
+
+def _inside(folder: str, package: Path) -> str:
+    place = Path(folder)
+    if not place.is_absolute() or not place.resolve().is_relative_to(package):
+        return folder
+    return f"{package.name}/{place.resolve().relative_to(package).as_posix()}"
 
 
 def _same_sources(package: Path, row: Row, more: Iterable[Path]) -> bool:
@@ -312,8 +335,11 @@ def digest_of(file: Path) -> str | None:
         return None
 
 
-def spell_options(options: Options) -> dict[str, Any]:
-    """How kernels were to be compiled, as a manifest says it: but for the GPUs, which a library tells by itself."""
+def spell_options(options: Options, package: Path) -> dict[str, Any]:
+    """How kernels were to be compiled, as a manifest says it: but for the GPUs, which a library tells by itself, and
+    with folders of the package as they lie in it."""
     said = {name: value for name, value in asdict(options).items() if name != "arch" and value}
+    if options.include:
+        said["include"] = [_inside(folder, package) for folder in options.include]
     spelled: dict[str, Any] = json.loads(json.dumps(said))
     return spelled

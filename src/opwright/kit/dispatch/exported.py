@@ -13,13 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opwright.kit import private
 from opwright.kit.spec.values import tensors
 
 _library = torch.library.Library("opwright_exported", "FRAGMENT")
-_library.define("schema(str operator, str schema) -> ()", tags=torch.Tag.pt2_compliant_tag)
-_library.define(
-    "dtypes(Tensor[] given, Tensor[] results, str operator, str dtypes) -> ()", tags=torch.Tag.pt2_compliant_tag
-)
+_there = bool(private.schemas_of("opwright_exported::schema"))
+"""Whether a library for C++ has brought the notes along (native/exported.cpp): it holds them then."""
+if not _there:
+    _library.define("schema(str operator, str schema) -> ()", tags=torch.Tag.pt2_compliant_tag)
+    _library.define(
+        "dtypes(Tensor[] given, Tensor[] results, str operator, str dtypes) -> ()", tags=torch.Tag.pt2_compliant_tag
+    )
 
 
 def note_schema(operator: str, schema: str) -> None:
@@ -62,5 +66,6 @@ def _dtypes(given: list[Tensor], results: list[Tensor]) -> str:
 
 
 for _name, _hold in {"schema": _hold_schema, "dtypes": _hold_dtypes}.items():
-    _library.impl(_name, _hold, "CompositeImplicitAutograd")
+    if not _there:
+        _library.impl(_name, _hold, "CompositeImplicitAutograd")
     torch.fx.node.has_side_effect(getattr(torch.ops.opwright_exported, _name).default)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import warnings
 from functools import lru_cache
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.kit import locks
+from opwright.kit import locks, private
 from opwright.kit.build import compile, own
 from opwright.kit.build.trouble import Refused, Unavailable
 from opwright.kit.dispatch import registry, ways, wire
@@ -52,11 +51,13 @@ def available() -> str | None:
         library = entry.to_load()
         with locks.loading:
             torch.ops.load_library(library)
-            describe = ctypes.CDLL(library).opwright_wire
-    except (Unavailable, Refused, OSError, AttributeError) as e:
+    except Refused as e:
+        warnings.warn(f"opwright: {e}; Python does its work", RuntimeWarning, stacklevel=2)
         return str(e)
-    describe.restype = ctypes.c_char_p
-    return wire.difference(describe().decode())
+    except (Unavailable, OSError) as e:
+        return str(e)
+    # Of the copy that came first: a program in C++ may have brought one.
+    return wire.difference(torch.ops.opwright_native.wire())
 
 
 def route(op: Op[..., Any], device: str, kernels: list[Kernel]) -> None:
@@ -70,9 +71,14 @@ def route(op: Op[..., Any], device: str, kernels: list[Kernel]) -> None:
             device=device.upper(),
             reference=ways.unrouted(entry),
             rejecting=ways.rejecting(entry),
-            routes=tuple(_route(op, kernel) for kernel in kernels),
+            routes=tuple(describe(op, kernel.domain, kernel.overload.name()) for kernel in kernels),
         )
         torch.ops.opwright_native.install(wire.words(routing))
+
+
+def is_alone(qualname: str) -> bool:
+    """Whether a library for C++ has brought an operator along, and no Python has it yet."""
+    return bool(private.schemas_of("opwright_native::is_alone")) and torch.ops.opwright_native.is_alone(qualname)
 
 
 def unroute(overload: str) -> None:
@@ -81,12 +87,12 @@ def unroute(overload: str) -> None:
         torch.ops.opwright_native.unroute(overload)
 
 
-def _route(op: Op[..., Any], kernel: Kernel) -> wire.Route:
-    """A kernel with its domain, as C++ is told of it."""
-    domain, parameters = kernel.domain, op.signature.parameters
+def describe(op: Op[..., Any], domain: Domain, overload: str) -> wire.Route:
+    """A kernel with its domain, as C++ is told of it; `overload`: what it answers to."""
+    parameters = op.signature.parameters
     names = sorted({name for pattern in domain.patterns.values() for d in pattern.dimensions for name in d.names})
     return wire.Route(
-        kernel=kernel.overload.name(),
+        kernel=overload,
         dtypes=domain.dtypes,
         mixed=domain.mixed,
         broadcast=domain.broadcast,
@@ -100,6 +106,7 @@ def _route(op: Op[..., Any], kernel: Kernel) -> wire.Route:
             for i, p in enumerate(parameters)
             if (pattern := domain.patterns.get(p.name))
         ),
+        says=domain.says,
     )
 
 

@@ -60,6 +60,13 @@ def forget(entry: Entry) -> None:
             torch.ops.opwright_native.forget(entry.overload.name())
 
 
+def adopt(entry: Entry) -> None:
+    """Take over an operator that a library for C++ has brought along: from now on C++ asks Python."""
+    with _lock:
+        _answer_questions()
+        torch.ops.opwright_native.adopt(entry.overload.name(), ways.unrouted(entry), ways.rejecting(entry))
+
+
 def _answer_questions() -> None:
     global _library
     if _library is None:
@@ -84,22 +91,52 @@ def _write(entry: Entry) -> None:
 
 
 def _recorded(entry: Entry) -> wire.Recorded:
-    """What C++ must know of an operator."""
+    """What C++ must know of an operator that Python stands behind."""
     op = entry.op
-    in_place = _writes_what_it_is_given(op)
-    ladder = op.functional if in_place and op.functional is not None else op
-    above = ladder.backward if ladder.has_rung else None
+    above = gradient_of(op)
+    there = above is not None and bool(above.kernels)
+    return describe(op, above)._replace(
+        op=entry.overload.name(),
+        form=recorded_form(op).overload.name(),
+        reference=ways.reference(entry),
+        gradient=above.overload.name() if above is not None and there else None,
+        gradient_way=ways.gradient(entry, above) if above is not None and not there else None,
+    )
+
+
+def gradient_of(op: Op[..., Any]) -> Op[..., Any] | None:
+    """The operator that calls recorded in C++ have behind them; None: there is none."""
+    ladder = _ladder(op)
+    return ladder.backward if ladder.has_rung else None
+
+
+def recorded_form(op: Op[..., Any]) -> Op[..., Any]:
+    """What runs when a gradient will be wanted."""
+    return op.recorded_form if _ladder(op) is op and op.has_rung else op
+
+
+def _ladder(op: Op[..., Any]) -> Op[..., Any]:
+    """The operator whose gradient serves it: of an in-place form, the one that it computes in place."""
+    return op.functional if _writes_what_it_is_given(op) and op.functional is not None else op
+
+
+NOWHERE = -1
+"""The way of operators that are loaded where there is no Python."""
+
+
+def describe(op: Op[..., Any], above: Op[..., Any] | None) -> wire.Recorded:
+    """What C++ must know of an operator, and of the gradient operator above it, without any way into Python."""
+    in_place, ladder = _writes_what_it_is_given(op), _ladder(op)
     followed = op.signature.differentiable_inputs if ladder.signature.differentiable_outputs else ()
     mutated = [] if in_place else [p for p in op.signature.parameters if p.mutated and p not in followed]
-    form = op.recorded_form if above is not None and not in_place else op
     return wire.Recorded(
-        op=entry.overload.name(),
+        op=op.qualname,
         name=op.name,
         arguments=tuple(p.name for p in op.signature.parameters),
-        form=form.overload.name(),
-        reference=ways.reference(entry),
-        gradient=above.overload.name() if above is not None and above.kernels else None,
-        gradient_way=ways.gradient(entry, above) if above is not None and not above.kernels else None,
+        form=recorded_form(op).qualname,
+        reference=NOWHERE,
+        gradient=None if above is None else above.qualname,
+        gradient_way=None,
         missing=f"{op.name}: {_missing(op)}" if above is None else "",
         once=None if above is None else above.differentiable_once,
         by_reference=op.recorded_by_reference and not in_place,

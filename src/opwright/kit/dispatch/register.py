@@ -122,27 +122,44 @@ def _differ(known: dict[str, Any], new: dict[str, Any]) -> bool:
     return any(a is not b and not (isinstance(a, values) and digest(a) == digest(b)) for a, b in both)
 
 
+def _is_loaded_without_python(op: Op[..., Any], schema: str) -> bool:
+    """Whether a library for C++ has brought the operator along, to be taken over. Another's is an error."""
+    there = [s for s in private.schemas_of(op.qualname) if not s.overload_name]
+    if not there:
+        return False
+    if not native.is_alone(op.qualname):
+        raise ValueError(f"{op.name}: {op.qualname} belongs to another library; choose another name or namespace")
+    if there[0] != private.parse_schema(f"{op.namespace}::{schema}"):
+        raise ValueError(
+            f"{op.name}: a library for C++ has brought it into this process as {there[0]}, and here it is {schema}; "
+            f"build the library again from the same source"
+        )
+    return True
+
+
 def _define(op: Op[..., Any], schema: str, public: bool) -> None:
     namespace = registry.namespace(op.namespace)
     name = op.name
-    if op.qualname not in registry.entries and private.schemas_of(op.qualname):
-        raise ValueError(f"{op.name}: {op.qualname} belongs to another library; choose another name or namespace")
+    alone = op.qualname not in registry.entries and _is_loaded_without_python(op, schema)
     if op.qualname in registry.entries or not public:
         # The schema changed. What was compiled with the old one keeps it; the name now leads to the new one.
         registry.versions[op.qualname] = registry.versions.get(op.qualname, 1) + 1
         name = f"{op.name}__{registry.versions[op.qualname]}"
     library = registry.libraries.setdefault(op.namespace, torch.library.Library(op.namespace, "FRAGMENT"))
     tags = {torch.Tag.pt2_compliant_tag, *op.spec.tags, *([torch.Tag.nondeterministic_seeded] if op.random else [])}
-    registry.being_defined.add(f"{op.namespace}::{name}")
-    try:
-        library.define(schema.replace(op.name, name, 1), tags=tuple(tags))
-    finally:
-        registry.being_defined.discard(f"{op.namespace}::{name}")
+    if not alone:
+        registry.being_defined.add(f"{op.namespace}::{name}")
+        try:
+            library.define(schema.replace(op.name, name, 1), tags=tuple(tags))
+        finally:
+            registry.being_defined.discard(f"{op.namespace}::{name}")
     packet = getattr(namespace, name)
     entry = registry.Entry(op, schema, packet.default)
     op.registered = entry.overload
     registry.by_overload[entry.overload.name()] = entry
     bind.bind(op)
+    if alone:
+        node.adopt(entry)
 
     def reference(*args: Any, **kwargs: Any) -> Any:
         return entry.op.run_reference(*args, **kwargs)

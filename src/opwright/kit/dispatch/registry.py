@@ -192,7 +192,8 @@ def define_hidden(op: Op[..., Any], overload: str) -> Any:
         # Always under the operator's own name, which is all that a built library knows; the key of the build in the
         # overload's tells apart what was built for another schema.
         name = f"{op.qualname}.{overload}"
-        if name not in _hidden:
+        there = any(schema.overload_name == overload for schema in private.schemas_of(op.qualname))
+        if name not in _hidden and not there:  # a library for C++ may have brought it along
             libraries[op.namespace].define(op.signature.schema(f"{op.name}.{overload}", hidden=f"_{overload}"))
             _hidden.add(name)
         return getattr(_own_packet(op), overload)

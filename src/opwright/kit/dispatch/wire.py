@@ -13,7 +13,7 @@ import torch
 from opwright.kit.spec.domain import Layout
 from opwright.kit.spec.require import spell
 
-VERSION = 1
+VERSION = 2
 """Counted up when fields mean something else, or cross in another way, under the same names."""
 
 Origin = Literal["gradient", "input", "output", "wanted"]
@@ -90,6 +90,7 @@ class Route(NamedTuple):
     numbers: tuple[int, ...]  # the arguments that it takes as double
     names: int  # how many the patterns have
     patterns: tuple[Pattern, ...]
+    says: str  # the same in words, for messages
 
 
 class Routing(NamedTuple):

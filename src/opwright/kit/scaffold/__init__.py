@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 TEMPLATE = Path(__file__).parent / "template"
+RESERVED = ("opwright", "torch", "aten", "prim", "prims", "user")
+"""What no package can be called: others' names, and namespaces of operators that are nobody's or PyTorch's."""
 TAKEN = ("torch", "ow", "x", "beta", "eps", "make", "DOMAIN")
 """What means something else in an operator's file."""
 
@@ -85,7 +87,7 @@ def _new_folder(name: str, path: Path) -> Path:
 def _refuse_package(name: str) -> None:
     if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or keyword.iskeyword(name):
         raise ValueError(f"{name!r} cannot name a package; take letters, digits and _, for example my_ops")
-    if name in sys.stdlib_module_names or name in ("opwright", "torch"):
+    if name in sys.stdlib_module_names or name in RESERVED:
         raise ValueError(f"{name!r} is another package's name; choose one of your own")
 
 

@@ -128,10 +128,11 @@ def _operators(folder: Path) -> list[Op[..., Any]]:
 
 def _refuse_namespaces(package: str, operators: Iterable[Op[..., Any]]) -> None:
     for op in operators:
-        if op.namespace != package and (op.namespace == "user" or shipped.is_anothers(op.namespace)):
+        if op.namespace in shipped.RESERVED or (op.namespace != package and shipped.is_anothers(op.namespace)):
             raise NotShipped(
-                f"{op.name}: its namespace is {op.namespace!r}, which is not its own; let it be {package!r}, as it is "
-                f"where an operator's module lies inside the package and nothing else is said"
+                f"{op.name}: its namespace is {op.namespace!r}, which is not its own; "
+                + ("call the package otherwise" if op.namespace == package else f"let it be {package!r}, as it is ")
+                + ("" if op.namespace == package else "where nothing else is said")
             )
 
 
@@ -178,6 +179,15 @@ def _why_no_cuda(wishes: dict[str, Any]) -> str | None:
 def _row(folder: Path, library: Library, plan: Plan, entry: cache.Entry) -> shipped.Row:
     more = (Path(header) for header in entry.about.get("more_headers", {}))
     files = [file for file in (*plan.sources, *plan.headers, *more) if file.resolve().is_relative_to(folder)]
+    for include in library.options.include:
+        if Path(include).is_absolute() and not Path(include).resolve().is_relative_to(folder):
+            raise NotShipped(f"{library.file}: it includes from {include}, which lies outside of the package")
+    native = next((flag for flag in library.options.cxxflags if re.fullmatch(r"-m(arch|cpu|tune)=native", flag)), None)
+    if native is not None:
+        raise NotShipped(
+            f"{library.file}: {native} builds for the CPU at hand, and the wheel is for others; leave it out, or name "
+            f"the oldest CPU that is to run it"
+        )
     if not library.file.resolve().is_relative_to(folder):
         raise NotShipped(f"{library.file} lies outside of {folder}, and would not be there; put it into the package")
     return {
@@ -185,7 +195,7 @@ def _row(folder: Path, library: Library, plan: Plan, entry: cache.Entry) -> ship
         "sources": {f.resolve().relative_to(folder).as_posix(): shipped.digest_of(f) for f in files},
         "device": library.device,
         "namespace": library.namespace,
-        "options": shipped.spell_options(library.options),
+        "options": shipped.spell_options(library.options, folder),
         "python": sys.implementation.cache_tag if plan.uses_python else None,
         "abi": plan.options.abi,
     }

@@ -98,4 +98,4 @@ def _compiler() -> str | None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(prove(*sys.argv[1:3])))
+    print(json.dumps(prove(*sys.argv[1:])))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from opwright.kit import packages
+from opwright.kit.build import shipped
 from opwright.kit.scaffold import TEMPLATE
 
 Say = Callable[[str], None]
@@ -42,6 +43,11 @@ def make(folder: Path, to: Path, wishes: dict[str, Any], *, name: str | None, ve
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
     to.mkdir(parents=True, exist_ok=True)
+    for above in (folder.parent, folder.parent.parent):
+        if not (folder / "pyproject.toml").is_file() and (above / "pyproject.toml").is_file():
+            say(f"{folder} lies in the project {above}, whose name and version the wheel does not get; "
+                f"`opwright wheel {above}` gives it them")  # fmt: skip
+            break
     with _project(folder, name, version) as project:
         if _hook().read_wishes(project / "pyproject.toml") is None:
             raise ValueError(
@@ -76,6 +82,8 @@ def _project(folder: Path, name: str | None, version: str) -> Iterator[Path]:
 def _write_project(folder: Path, project: Path, name: str, version: str) -> None:
     if not name.isidentifier() or keyword.iskeyword(name) or name in sys.stdlib_module_names or name == "opwright":
         raise ValueError(f"{name!r} cannot name a package; say --name with letters, digits and _")
+    if shipped.is_anothers(name) and not (folder.name == name and (folder / "__init__.py").is_file()):
+        raise ValueError(f"{name!r} is another package's name; say --name with one of your own")
     inside = project / "src" / name
 
     def left_out(place: str, names: list[str]) -> set[str]:

@@ -82,6 +82,22 @@ class Domain:
                 )
         object.__setattr__(self, "patterns", parse(self.sizes))
 
+    @property
+    def says(self) -> str:
+        """What it holds, in words.
+
+        >>> Domain(dtypes=(torch.float32,), sizes="x[..., k] weight[n, k]", layout="contiguous").says
+        'contiguous tensors of float32, of sizes x[..., k] weight[n, k]'
+        """
+        layout = "" if self.layout == "any" else f"{self.layout} "
+        parts = [f"{layout}tensors of {_list(self.dtypes) if self.dtypes else 'any dtype'}"]
+        parts += [f"{name} of {_list(dtypes)}" for name, dtypes in self.types.items()]
+        parts += [f"{', '.join(self.wide)} also of float32"] if self.wide else []
+        parts += [f"{name} of {_ranks(allowed)} dimensions" for name, allowed in self.ranks.items()]
+        parts += ["that broadcast"] if self.broadcast else []
+        parts += [f"of sizes {self.sizes}"] if self.sizes else []
+        return ", ".join(parts)
+
     def refuses(self, arguments: Mapping[str, Any]) -> str | None:
         """Why the kernel does not take this call; None when it does."""
         named = [(name, t) for name, value in arguments.items() for t in tensors(value)]
@@ -102,8 +118,7 @@ class Domain:
                 return f"{name} is not {self.layout}"
             allowed = self.ranks.get(name)
             if allowed is not None and t.dim() not in (allowed if isinstance(allowed, range) else (allowed,)):
-                takes = f"{allowed.start} to {allowed.stop - 1}" if isinstance(allowed, range) else allowed
-                return f"{name} has {t.dim()} dimensions, the kernel takes {takes}"
+                return f"{name} has {t.dim()} dimensions, the kernel takes {_ranks(allowed)}"
         if self.broadcast and not broadcastable(*(t for _, t in named)):
             return "the tensors do not broadcast together"
         return misfit(self.patterns, arguments)
@@ -125,6 +140,10 @@ class Domain:
 
     def _shares(self, name: str, dtype: torch.dtype, others: torch.dtype) -> bool:
         return dtype == others or (name in self.wide and dtype == torch.float32 and others in HALVES)
+
+
+def _ranks(allowed: int | range) -> str:
+    return f"{allowed.start} to {allowed.stop - 1}" if isinstance(allowed, range) else str(allowed)
 
 
 def _has_layout(t: Tensor, layout: Layout) -> bool:

@@ -25,12 +25,12 @@ def skip(subject: Subject) -> str | None:
 
 
 def cases(subject: Subject) -> Iterator[Case]:
-    rng = subject.rng("memory")
+    rng, fast = subject.rng("memory"), subject.fast_dtypes or [subject.main]
     for s in range(subject.count):
-        yield from (Case(s, d) for d in subject.fast_dtypes)
+        yield from (Case(s, d) for d in fast)
         yield from (Case(s, subject.main, layout) for layout in ("transposed", "sliced", "rows", "misaligned"))
-        yield from (Case(s, rng.choice(subject.fast_dtypes), MIXED, v) for v in ("zero", "one", "tail", "tail2"))
-        yield from (Case(s, d, variant="tail") for d in subject.fast_dtypes)
+        yield from (Case(s, rng.choice(fast), MIXED, v) for v in ("zero", "one", "tail", "tail2"))
+        yield from (Case(s, d, variant="tail") for d in fast)
         if s == 0:
             yield Case(s, subject.main, variant="big")
 

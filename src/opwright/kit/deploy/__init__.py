@@ -1,0 +1,1 @@
+"""Models that leave this machine, with the operators that they call."""

@@ -1,0 +1,157 @@
+"""Writes models with the operators that they call: `ow.package`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opwright.kit import private
+from opwright.kit.build import own, shipped
+from opwright.kit.build.library import Library
+from opwright.kit.build.plan import Plan
+from opwright.kit.build.trouble import Unavailable
+from opwright.kit.cpp import messages
+from opwright.kit.deploy.loader import FOLDER, FORMAT
+from opwright.kit.dispatch import registry, wire
+from opwright.kit.op import Op
+
+
+def package(
+    program: Any, file: str | os.PathLike[str], *, compiled: bool = False, devices: Iterable[str] | None = None
+) -> Path:
+    """Write an exported model into a `.pt2` archive together with the libraries of the operators that it calls.
+
+    Another process loads it with `ow.load_package`, or without opwright by the one file that
+    `python -m opwright loader` prints; a program in C++ by `<opwright/package.h>`.
+
+    Args:
+        program: what torch.export.export gives, or an archive that torch.export.save or AOTInductor wrote
+        file: the archive to write
+        compiled: compile an exported program with AOTInductor
+        devices: whose kernels go along, `"cpu"` and `"cuda"`; by default the CPU's, and the GPU's where there is one
+
+    >>> import tempfile, torch, opwright as ow
+    >>> class Model(torch.nn.Module):
+    ...     def forward(self, x, w, h, c):
+    ...         return ow.lltm_cell(x, w, None, h, c)[0]
+    >>> inputs = torch.ones(1, 2), torch.ones(9, 5), torch.ones(1, 3), torch.ones(1, 3)
+    >>> file = ow.package(torch.export.export(Model(), inputs), tempfile.mkdtemp() + "/model.pt2")
+    >>> ow.load_package(file, trust=True).module()(*inputs).shape
+    torch.Size([1, 3])
+    """
+    target = Path(file)
+    wanted = {"cpu", *(["cuda"] if torch.cuda.is_available() else [])} if devices is None else {*devices}
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / (target.stem + ".pt2")
+        if isinstance(program, torch.export.ExportedProgram):
+            operators = [*_called(program)]
+            if compiled:
+                private.compile_ahead(program, str(made))
+            else:
+                torch.export.save(program, made)
+        else:
+            shutil.copyfile(program, made)
+            operators = [*_named(made)]
+        if operators:
+            _add(made, operators, wanted)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(made, target)
+    return target
+
+
+def _called(program: torch.export.ExportedProgram) -> Iterator[Op[..., Any]]:
+    """The operators of ours that a program calls."""
+    seen = set()
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            name = getattr(getattr(node.target, "_schema", None), "name", None)
+            op = None if name is None else registry.find(name)
+            if op is not None and op not in seen:
+                seen.add(op)
+                yield op
+
+
+def _named(archive: Path) -> Iterator[Op[..., Any]]:
+    """The operators of ours whose names an archive holds."""
+    with zipfile.ZipFile(archive) as opened:
+        texts = [opened.read(name) for name in opened.namelist() if name.endswith((".json", ".cpp"))]
+    for op in registry.operators():
+        spelled = (f"torch.ops.{op.namespace}.{op.name}.", f'{op.qualname}"', f"{op.qualname}.")
+        if any(word.encode() in text for word in spelled for text in texts):
+            yield op
+
+
+def _add(archive: Path, operators: list[Op[..., Any]], devices: set[str]) -> None:
+    """Put what a process without Python needs of operators into an archive."""
+    files: dict[str, bytes] = {}
+    rows: list[tuple[str, ...]] = [
+        ("format", FORMAT),
+        ("wire", hashlib.sha256(wire.describe().encode()).hexdigest()),
+    ]
+    keys, libraries, _ = gather(operators, devices)
+    for library, name in zip(keys, libraries, strict=True):
+        rows.append(("library", f"{name}.so", _put(files, f"{name}.so", libraries[name]), library.device))
+    lost = [op.name for op in operators if op not in messages.served(operators, keys)]
+    if lost:
+        raise ValueError(
+            f"{', '.join(lost)}: no kernel for {' or '.join(sorted(devices))}, and the model would have nothing to call"
+        )
+    for version, content in natives():
+        name = f"native_{version}.so"
+        rows.append(("native", name, _put(files, name, content), version))
+    rows += [("operator", op.qualname, str(op.overload._schema)) for op in operators]
+    files["operators"] = messages.text(operators, keys).encode()
+    files["manifest"] = "".join("\t".join(row) + "\n" for row in rows).encode()
+    with zipfile.ZipFile(archive, "a", zipfile.ZIP_STORED) as opened:
+        top = opened.namelist()[0].partition("/")[0]
+        for name, content in files.items():
+            opened.writestr(f"{top}/{FOLDER}{name}", content)
+
+
+def gather(
+    operators: Iterable[Op[..., Any]], devices: set[str]
+) -> tuple[dict[Library, str], dict[str, bytes], tuple[int, ...] | None]:
+    """The libraries of operators for these devices: by which key each binds its kernels, their content by name in the
+    same order, and the CUDA that they were built with."""
+    keys: dict[Library, str] = {}
+    contents: dict[str, bytes] = {}
+    cuda: tuple[int, ...] | None = None
+    for rung in dict.fromkeys(rung for op in operators for rung in op.ladder):
+        for kernel in rung.kernels:
+            if kernel.library is None or kernel.device not in devices or kernel.library in keys:
+                continue
+            plan: Plan = kernel.library.plan()
+            if plan.options.abi != "stable":
+                raise Unavailable(
+                    f"{rung.name}: a kernel with abi='aten' runs with one torch alone, and cannot go along"
+                )
+            entry = kernel.library.find(plan)
+            keys[kernel.library] = str(entry.about["key"])[:16]
+            contents[f"{rung.name}_{kernel.device}_{keys[kernel.library]}"] = entry.library.read_bytes()
+            cuda = tuple(entry.about["cuda"]) if entry.about.get("cuda") else cuda
+    return keys, contents, cuda
+
+
+def _put(files: dict[str, bytes], name: str, content: bytes) -> str:
+    files[name] = content
+    return hashlib.sha256(content).hexdigest()
+
+
+def natives() -> Iterator[tuple[str, bytes]]:
+    """opwright's own C++ for the torch at hand, and for those that this opwright was shipped for."""
+    mine = shipped.public_version()
+    entry = own.built("native", own.native)
+    if entry is None:
+        raise Unavailable("opwright's own C++ is not built; run `opwright build`, the model needs it")
+    yield mine, Path(entry.to_load()).read_bytes()
+    for version, file in shipped.own_files("native", own.content()).items():
+        if version != mine:
+            yield version, file.read_bytes()
