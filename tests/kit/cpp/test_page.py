@@ -30,7 +30,8 @@ def test_every_command_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     said = done.stdout.splitlines()
     assert "tensor(24.)" in said
-    assert said[-2:] == ["torch.Size([5, 3])"] * 2
+    assert said.count("torch.Size([5, 3])") == 2
+    assert said[-1].startswith("repository/build/torch")
     value, slope = next(line.split() for line in said if re.fullmatch(r"[\d.]+ [\d.]+", line))
     assert float(value) == pytest.approx(23.9407, abs=1e-3)
     assert float(slope) > 0
