@@ -25,90 +25,15 @@ _TYPES = {
 }
 _PLAIN = ("int64_t", "double", "bool", "at::ScalarType", "at::Device", "at::Layout", "at::MemoryFormat")
 """What is passed by value."""
-_KEYWORDS = frozenset(
-    [
-        "alignas",
-        "alignof",
-        "and",
-        "and_eq",
-        "asm",
-        "auto",
-        "bitand",
-        "bitor",
-        "bool",
-        "break",
-        "case",
-        "catch",
-        "char",
-        "class",
-        "compl",
-        "concept",
-        "const",
-        "constexpr",
-        "continue",
-        "decltype",
-        "default",
-        "delete",
-        "do",
-        "double",
-        "dynamic_cast",
-        "else",
-        "enum",
-        "explicit",
-        "export",
-        "extern",
-        "false",
-        "float",
-        "for",
-        "friend",
-        "goto",
-        "if",
-        "inline",
-        "int",
-        "long",
-        "mutable",
-        "namespace",
-        "new",
-        "noexcept",
-        "not",
-        "not_eq",
-        "nullptr",
-        "operator",
-        "or",
-        "or_eq",
-        "private",
-        "protected",
-        "public",
-        "register",
-        "requires",
-        "return",
-        "short",
-        "signed",
-        "sizeof",
-        "static",
-        "struct",
-        "switch",
-        "template",
-        "this",
-        "throw",
-        "true",
-        "try",
-        "typedef",
-        "typeid",
-        "typename",
-        "union",
-        "unsigned",
-        "using",
-        "virtual",
-        "void",
-        "volatile",
-        "while",
-        "xor",
-        "xor_eq",
-        "op_",
-        "options_",
-    ]
-)
+_TAKEN = """
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const constexpr
+continue decltype default delete do double dynamic_cast else enum explicit export extern false float for friend
+goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected
+public register requires return short signed sizeof static struct switch template this throw true try typedef
+typeid typename union unsigned using virtual void volatile while xor xor_eq op_ options_
+"""
+_KEYWORDS = frozenset(_TAKEN.split())
+"""What C++ takes for something else, and what the functions call things of their own."""
 
 
 def header(target: str, operators: Sequence[Op[..., Any]]) -> str:
@@ -150,9 +75,7 @@ def _function(target: str, op: Op[..., Any]) -> str:
         ]
         lines += ["};", ""]
     lines += [f"// {line}".rstrip() for line in _first_lines(op)]
-    declared = [
-        f"{_passed(p)} {cpp_name(p.name)}{_argument_default(p)}" for p in signature.parameters if p not in named
-    ]
+    declared = [f"{_passed(p)} {cpp_name(p.name)}{_default(p)}" for p in signature.parameters if p not in named]
     if named:
         declared.append(
             f"const {name}_options& options_" + (" = {}" if all(p.default is not EMPTY for p in named) else "")
@@ -207,10 +130,6 @@ def _passed(p: Parameter) -> str:
 
 def _default(p: Parameter) -> str:
     return "" if p.default is EMPTY else f" = {_value(p)}"
-
-
-def _argument_default(p: Parameter) -> str:
-    return _default(p) if p.default is not EMPTY else ""
 
 
 def _value(p: Parameter) -> str:

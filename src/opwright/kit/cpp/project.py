@@ -162,17 +162,12 @@ def _listing(
         for plan in part.plans:
             for source in plan.sources:
                 lines += _source(target, plan, source, by_plan[id(plan)])
-    registry = own_flags()
+    registry = Plan("registry", ()).flags
     lines += [
         f"set_source_files_properties({_quote(str(to / 'registry.cpp'))} TARGET_DIRECTORY {target} PROPERTIES",
         f"    COMPILE_OPTIONS {_quote(';'.join(registry))})",
     ]
     return "\n".join(lines) + "\n"
-
-
-def own_flags() -> list[str]:
-    """The flags of what is generated."""
-    return [*Plan("registry", ()).flags]
 
 
 def _source(target: str, plan: Plan, source: Path, key: str) -> list[str]:
