@@ -25,10 +25,10 @@ bool persistent_forward(const Layer& layer, const Run& run) {
         using E = persist::Element<T>;
         const persist::Choice choice = persist::choose<T>(layer, true);
         if (!choice) return false;
-        const int H = static_cast<int>(layer.hidden());
+        const int64_t H = layer.hidden();
         persist::Forward<E> call = {};
-        call.gates = elements<E>(run.gates), call.gates_width = run.keep ? 4 * H : 3 * H, call.keep_gates = run.keep;
-        call.kept_c = run.keep ? call.gates + 3 * H : elements<E>(run.tape), call.c_width = run.keep ? 4 * H : H;
+        call.gates = elements<E>(run.gates), call.keep_gates = run.keep;
+        call.kept_c = run.keep ? call.gates + layer.rows() * 3 * H : elements<E>(run.tape);
         call.bias_ih = layer.is_half() ? nullptr : elements<const E>(layer.bias_ih);
         call.bias_hh = elements<const E>(layer.bias_hh), call.h_0 = elements<const E>(layer.h_0);
         call.output = elements<E>(run.output), call.h_n = elements<E>(run.h), call.c = elements<float>(run.c);
@@ -56,8 +56,8 @@ void looped_forward(const Layer& layer, const Run& run) {
     }
     const Tensor recurrent = empty({B, 3 * H}, layer.type()), weights = aten::t(layer.weight_hh);
     Step<T, C> q = layer.template step<T, C>();
-    q.gates = elements<T>(run.gates), q.gates_width = run.keep ? 4 * H : 3 * H, q.keep_gates = run.keep;
-    q.kept_c = run.keep ? q.gates + 3 * H : elements<T>(run.tape), q.kept_c_width = run.keep ? 4 * H : H;
+    q.gates = elements<T>(run.gates), q.keep_gates = run.keep;
+    q.kept_c = run.keep ? q.gates + N * 3 * H : elements<T>(run.tape);
     q.recurrent = elements<const T>(recurrent);
     q.h = data<T>(run.h), q.c = data<C>(run.c), q.output = data<T>(run.output), q.cells = Either<T, C>(run.cells);
     for (q.step = 0; q.step < steps && B * H > 0; ++q.step) {
@@ -67,10 +67,11 @@ void looped_forward(const Layer& layer, const Run& run) {
     // Where the gates of missing steps would be there is what came in, and nothing where their c would be.
     if (layer.lengths.defined() && run.keep) {
         const int64_t* lengths = q.lengths;
-        T* rows = q.gates;
-        for_each(N * 4 * H, [=] __device__(int64_t i) {
-            const int64_t row = i / (4 * H);
-            if (row / B >= lengths[row % B]) rows[i] = static_cast<T>(0.0f);
+        T *gates = q.gates, *c = q.kept_c;
+        for_each(N * H, [=] __device__(int64_t i) {
+            const int64_t row = i / H, at = row * 3 * H + i % H;
+            if (row / B < lengths[row % B]) return;
+            gates[at] = gates[at + H] = gates[at + 2 * H] = c[i] = static_cast<T>(0.0f);
         });
     }
 }
@@ -85,7 +86,7 @@ Outputs forward(const Layer& layer, bool all_cells, bool recompute, Tensor* tape
     run.output = empty({steps, B, H}, type);
     if (all_cells) run.cells = empty({steps, B, H}, state);
     if (tape) *tape = run.tape = empty({steps, B, recompute ? H : 4 * H}, type);
-    run.gates = run.keep ? aten::narrow(aten::reshape(*tape, {N, 4 * H}), 1, 0, 3 * H) : empty({N, 3 * H}, type);
+    run.gates = run.keep ? layer.gates_of(*tape) : empty({N, 3 * H}, type);
     layer.project(run.gates);
     run.h = empty({B, H}, type), run.c = layer.template numbers<T, C>(layer.c_0);
     if (!persistent_forward<T>(layer, run)) looped_forward<T>(layer, run);
@@ -160,12 +161,11 @@ bool persistent_backward(const Layer& layer, const Back& back) {
         using E = persist::Element<T>;
         const persist::Choice choice = persist::choose<T>(layer, false);
         if (!choice) return false;
-        const int H = static_cast<int>(layer.hidden());
+        const int64_t H = layer.hidden();
         if (back.recompute) recompute_gates<T>(layer, back);
         persist::Backward<E> call = {};
         call.gates = elements<const E>(back.recompute ? back.grad_gates : back.tape);
-        call.gates_width = back.recompute ? 3 * H : 4 * H, call.c_width = back.recompute ? H : 4 * H;
-        call.kept_c = elements<const E>(back.tape) + (back.recompute ? 0 : 3 * H);
+        call.kept_c = elements<const E>(back.tape) + (back.recompute ? 0 : layer.rows() * 3 * H);
         call.grad_output = elements<const E>(back.d_output);
         call.grad_h_n = elements<const E>(back.d_h_n), call.grad_cells = elements<const void>(back.d_cells);
         call.cells_are_wide = back.d_cells.defined() && dtype(back.d_cells) == DType::Float;
@@ -189,8 +189,7 @@ void looped_backward(const Layer& layer, const Back& back) {
     if (layer.lengths.defined() && !recompute) clear(back.grad_gates);
     clear(recent);
     Step<T, C> q = layer.template step<T, C>();
-    q.gates = elements<T>(back.tape), q.gates_width = 4 * H;
-    q.kept_c = recompute ? q.gates : q.gates + 3 * H, q.kept_c_width = recompute ? H : 4 * H;
+    q.gates = elements<T>(back.tape), q.kept_c = recompute ? q.gates : q.gates + N * 3 * H;
     q.output = elements<T>(back.output), q.h = elements<T>(h);
     q.recompute = recompute, q.recurrent = recompute ? elements<const T>(recurrent) : nullptr;
     q.grad_output = elements<const T>(back.d_output), q.grad_h_n = elements<const T>(back.d_h_n);

@@ -18,11 +18,9 @@ struct Walk {
 // T: the elements, uint16_t for half precisions.
 template <class T>
 struct Forward : Walk {
-    T* gates;  // [steps, batch, gates_width]: pre-activations from the input in; gates out, where they are kept
-    int gates_width;
+    T* gates;  // [steps, batch, 3 hidden]: pre-activations from the input in; gates out, where they are kept
     bool keep_gates;
-    T* kept_c;  // [steps, batch, c_width] or null
-    int c_width;
+    T* kept_c;                             // [steps, batch, hidden] or null
     const T *weights, *bias_ih, *bias_hh;  // [3 hidden, hidden], [3 hidden] or null
     const T* h_0;                          // [batch, hidden] or null
     T *output, *h_n;
@@ -35,9 +33,8 @@ struct Forward : Walk {
 template <class T>
 struct Backward : Walk {
     const T* weights;  // [3 hidden, hidden]
-    const T* gates;    // [steps, batch, gates_width]: i, o, g; may be grad_gates itself
-    const T* kept_c;   // [steps, batch, c_width]
-    int gates_width, c_width;
+    const T* gates;    // [steps, batch, 3 hidden]: i, o, and g before its function; may be grad_gates itself
+    const T* kept_c;   // [steps, batch, hidden]
     const T *grad_output, *grad_h_n;  // or null
     const void* grad_cells;           // or null
     bool cells_are_wide;

@@ -144,9 +144,9 @@ struct Backward32Kernel {
         for (int e = 0; e < 4; ++e) {
             const bool there = at.on(e, s);
             const int64_t here = at.row(e, s) * p.hidden + at.j;
-            const float* const gates = p.gates + at.row(e, s) * p.gates_width + at.j;
+            const float* const gates = p.gates + at.row(e, s) * 3 * p.hidden + at.j;
             kept[e] = there ? float4{__ldcs(gates), __ldcs(gates + p.hidden), __ldcs(gates + 2 * p.hidden),
-                                     __ldg(p.kept_c + at.row(e, s) * p.c_width + at.j)}
+                                     __ldg(p.kept_c + here)}
                             : float4{};
             d_out[e] = there && p.grad_output ? __ldg(p.grad_output + here) : 0.0f;
             d_cell[e] = there && p.grad_cells ? __ldg(static_cast<const float*>(p.grad_cells) + here) : 0.0f;
@@ -164,7 +164,8 @@ struct Backward32Kernel {
             if (last && p.grad_h_n && at.has(e)) d_h += p.grad_h_n[int64_t(at.b + e) * p.hidden + at.j];
             const float i = kept[e].x, o = kept[e].y, g = kept[e].z, t = tanhf(kept[e].w);
             const float next = d_c[e] + d_cell[e] + d_h * o * (1.0f - t * t);
-            d[e] = {next * g * i * (1.0f - i), d_h * t * o * (1.0f - o), next * i * (g > 0.0f ? 1.0f : g + 1.0f), 0.0f};
+            d[e] = {next * exact_elu(g) * i * (1.0f - i), d_h * t * o * (1.0f - o),
+                    next * i * (g > 0.0f ? 1.0f : expf(g)), 0.0f};
             if (at.on(e, s))
                 d_c[e] = next;
             else

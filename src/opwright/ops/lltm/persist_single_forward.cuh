@@ -113,7 +113,7 @@ struct Forward32Kernel {
         for (int e = 0; e < 4; ++e)
 #pragma unroll
             for (int g = 0; g < 3; ++g)
-                x[e][g] = at.on(e, s) ? __ldcs(p.gates + at.row(e, s) * p.gates_width + g * p.hidden + at.j) : 0.0f;
+                x[e][g] = at.on(e, s) ? __ldcs(p.gates + (at.row(e, s) * 3 + g) * p.hidden + at.j) : 0.0f;
     }
 
     static __device__ __forceinline__ void gates(const Forward<float>& p, const Quad<P>& at, int s, const float* sums,
@@ -132,8 +132,8 @@ struct Forward32Kernel {
         for (int e = 0; e < 4; ++e) {
             z[e][0] = exact_sigmoid(x[e][0] + bias[0] + part(total[0], e));
             z[e][1] = exact_sigmoid(x[e][1] + bias[1] + part(total[1], e));
-            z[e][2] = exact_elu(x[e][2] + bias[2] + part(total[2], e));
-            const float next = fmaf(z[e][2], z[e][0], c[e]);
+            z[e][2] = x[e][2] + bias[2] + part(total[2], e);
+            const float next = fmaf(exact_elu(z[e][2]), z[e][0], c[e]);
             if (at.on(e, s)) c[e] = next, h[e] = tanhf(next) * z[e][1];
         }
         if (s + 1 < p.steps) store_word(words + int64_t(at.j) * P::quads + quad, marked32(h, s + 1));
@@ -145,11 +145,11 @@ struct Forward32Kernel {
             const int64_t row = at.row(e, s), here = row * p.hidden + at.j;
             p.output[here] = on ? h[e] : 0.0f;
             if (p.keep_gates) {
-                float* const to = p.gates + row * p.gates_width + at.j;
+                float* const to = p.gates + row * 3 * p.hidden + at.j;
 #pragma unroll
                 for (int g = 0; g < 3; ++g) to[g * p.hidden] = on ? z[e][g] : 0.0f;
             }
-            if (p.kept_c) p.kept_c[row * p.c_width + at.j] = on ? c[e] : 0.0f;
+            if (p.kept_c) p.kept_c[here] = on ? c[e] : 0.0f;
             if (p.cells) static_cast<float*>(p.cells)[here] = on ? c[e] : 0.0f;
         }
     }
