@@ -22,8 +22,8 @@ struct Backward32Kernel {
         float* const sums = W + K * 3 * P::M;               // [warps][M][N]
         float* const inbox = sums + warps * P::M * N;       // 2 × [C][slice][N]
         Stream<P> stream;
-        stream.stage =
-            reinterpret_cast<uint4*>(inbox + (C > 1 ? 2 * C * slice32 * N : 0)) + warp * (P::stage_bytes / 16);
+        stream.stage = shared_address(inbox + (C > 1 ? 2 * C * slice32 * N : 0)) + warp * P::stage_bytes;
+        const uint32_t theirs = pinned(stream.stage + (kk * N + ln) * 16);  // what this lane multiplies with
         const uint32_t bell = shared_address(inbox + (C > 1 ? 2 * C * slice32 * N : 0)) + warps * P::stage_bytes;
         for (int i = threadIdx.x; i < K * 3 * P::M; i += threads32) {
             const int m = i % P::M, g = i / P::M % 3, k = i / (3 * P::M), l = rank * per_rank + k;
@@ -40,7 +40,7 @@ struct Backward32Kernel {
         const int64_t slot = int64_t(groups) * made * N;
         uint4* const words = p.exchange + int64_t(group) * made * N;
         const int first = warp * per_warp;
-        const float* const mine = W + first * 3 * P::M + lm * MR;
+        const uint32_t mine = pinned(shared_address(W + (first + kk) * 3 * P::M + lm * MR));  // its first weights
         stream.there = min(per_warp, per_rank - first) * N;
         const Quad<P> at(p, group, slice);
         float d_c[4], d_h[4];
@@ -57,24 +57,20 @@ struct Backward32Kernel {
             if (done > 0) {
                 float acc[MR][NR] = {};
                 stream.from = words + (done & 1 ? slot : 0) + int64_t(rank * per_rank + first) * N + lane;
-                stream.run(
-                    per_warp / P::terms, [&](const uint4& w) { return w.w == uint32_t(done); },
-                    [](const uint4& w) { return w; },
-                    [&](int turn) {
+                stream.run(Numbered{uint32_t(done)}, [&](int turn, uint32_t at) {
 #pragma unroll
-                        for (int k = 0; k < P::terms; k += KK) {
-                            float4 v[NR];
+                    for (int k = 0; k < P::terms; k += KK) {
+                        float4 v[NR];
 #pragma unroll
-                            for (int q = 0; q < NR; ++q)
-                                v[q] = *reinterpret_cast<const float4*>(stream.stage + (k + kk) * N + q * LN + ln);
-                            times(mine + (turn * P::terms + k + kk) * 3 * P::M, v, acc);
-                        }
-                    });
+                        for (int q = 0; q < NR; ++q) v[q] = load_shared(theirs + at + (k * N + q * LN) * 16);
+                        times(mine + turn * (P::terms * 3 * P::M * 4) + k * (3 * P::M * 4), v, acc);
+                    }
+                });
                 across<P::LM * LN>(acc);
-                if (kk == 0) {
-                    float* const to = sums + (warp * P::M + lm * MR) * N + ln;
+                if (kk < MR / P::summed) {
+                    float* const to = sums + (warp * P::M + lm * MR + kk * P::summed) * N + ln;
 #pragma unroll
-                    for (int i = 0; i < MR; ++i)
+                    for (int i = 0; i < P::summed; ++i)
 #pragma unroll
                         for (int q = 0; q < NR; ++q) to[i * N + q * LN] = acc[i][q];
                 }
@@ -92,11 +88,11 @@ struct Backward32Kernel {
         if constexpr (C > 1) cluster_sync();
     }
 
-    static __device__ __forceinline__ void times(const float* row, const float4 (&v)[NR], float (&acc)[MR][NR]) {
+    static __device__ __forceinline__ void times(uint32_t row, const float4 (&v)[NR], float (&acc)[MR][NR]) {
 #pragma unroll
         for (int g = 0; g < 3; ++g) {
             float a[MR];
-            take(row + g * P::M, a);
+            take(row + g * (P::M * 4), a);
 #pragma unroll
             for (int i = 0; i < MR; ++i)
 #pragma unroll

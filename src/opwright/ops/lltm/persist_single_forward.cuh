@@ -30,9 +30,11 @@ struct Forward32Kernel {
         const int64_t slot = int64_t(groups) * made * P::quads;
         uint4* const words = p.exchange + int64_t(group) * made * P::quads;
         const int first = warp * per_warp;
-        const float* const mine = W + first * P::M + lm * MR;
+        // This lane's weights of the first term.
+        const uint32_t mine = pinned(shared_address(W + (first + kk) * P::M + lm * MR));
         Stream<P> stream;
-        stream.stage = reinterpret_cast<uint4*>(sums + warps * P::M * N) + warp * (P::stage_bytes / 16);
+        stream.stage = shared_address(sums + warps * P::M * N) + warp * P::stage_bytes;
+        const uint32_t theirs = pinned(stream.stage + (kk * P::quads + ln) * 16);  // what it multiplies with
         stream.there = min(per_warp, made - first) * P::quads;
         const Quad<P> at(p, group, slice);
         float c[4], h[4], x[4][3], bias[3];
@@ -58,33 +60,29 @@ struct Forward32Kernel {
                         const int row = (p.first_group + group) * N + (q / 4 * LN + ln) * 4 + q % 4;
                         b[q] = p.h_0 && first + k < H && row < p.batch ? p.h_0[int64_t(row) * H + first + k] : 0.0f;
                     }
-                    times(mine + k * P::M, b, acc);
+                    times(mine + (k - kk) * (P::M * 4), b, acc);
                 }
                 __syncwarp();
             } else {
                 stream.from = words + (s & 1 ? slot : 0) + int64_t(first) * P::quads + lane;
-                stream.run(
-                    per_warp / P::terms, [&](const uint4& w) { return is_step(w, s); },
-                    [](const uint4& w) { return unmarked32(w); },
-                    [&](int turn) {
+                stream.run(Marked(s), [&](int turn, uint32_t at) {
 #pragma unroll
-                        for (int k = 0; k < P::terms; k += KK) {
-                            float b[NR];
+                    for (int k = 0; k < P::terms; k += KK) {
+                        float b[NR];
 #pragma unroll
-                            for (int q = 0; q < NQ; ++q) {
-                                const float4 v =
-                                    *reinterpret_cast<const float4*>(stream.stage + (k + kk) * P::quads + q * LN + ln);
-                                b[q * 4] = v.x, b[q * 4 + 1] = v.y, b[q * 4 + 2] = v.z, b[q * 4 + 3] = v.w;
-                            }
-                            times(mine + (turn * P::terms + k + kk) * P::M, b, acc);
+                        for (int q = 0; q < NQ; ++q) {
+                            const float4 v = load_shared(theirs + at + (k * P::quads + q * LN) * 16);
+                            b[q * 4] = v.x, b[q * 4 + 1] = v.y, b[q * 4 + 2] = v.z, b[q * 4 + 3] = v.w;
                         }
-                    });
+                        times(mine + turn * (P::terms * P::M * 4) + k * (P::M * 4), b, acc);
+                    }
+                });
             }
             across<P::LM * LN>(acc);
-            if (kk == 0) {
-                float* const to = sums + (warp * P::M + lm * MR) * N + ln * 4;
+            if (kk < MR / P::summed) {
+                float* const to = sums + (warp * P::M + lm * MR + kk * P::summed) * N + ln * 4;
 #pragma unroll
-                for (int i = 0; i < MR; ++i)
+                for (int i = 0; i < P::summed; ++i)
 #pragma unroll
                     for (int q = 0; q < NR; q += 4)
                         *reinterpret_cast<float4*>(to + i * N + q * LN) = {acc[i][q], acc[i][q + 1], acc[i][q + 2],
@@ -99,7 +97,7 @@ struct Forward32Kernel {
             if (at.has(e)) p.c[int64_t(at.b + e) * H + at.j] = c[e], p.h_n[int64_t(at.b + e) * H + at.j] = h[e];
     }
 
-    static __device__ __forceinline__ void times(const float* w, const float (&b)[NR], float (&acc)[MR][NR]) {
+    static __device__ __forceinline__ void times(uint32_t w, const float (&b)[NR], float (&acc)[MR][NR]) {
         float a[MR];
         take(w, a);
 #pragma unroll

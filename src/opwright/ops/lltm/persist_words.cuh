@@ -71,6 +71,17 @@ __device__ __forceinline__ uint4 load_word(const uint4* from) {
     return {uint32_t(low), uint32_t(low >> 32), uint32_t(high), uint32_t(high >> 32)};
 }
 
+// Where `there`; else the word stays. Two ways that meet would cost a copy of each register.
+__device__ __forceinline__ void load_word_where(bool there, const uint4* from, uint4& w) {
+    uint64_t low = w.x | uint64_t(w.y) << 32, high = w.z | uint64_t(w.w) << 32;
+    asm volatile(
+        "{ .reg .b128 q; .reg .pred p; setp.ne.u32 p, %3, 0; mov.b128 q, {%0, %1};\n"
+        "@p ld.relaxed.gpu.global.b128 q, [%2];\nmov.b128 {%0, %1}, q; }"
+        : "+l"(low), "+l"(high)
+        : "l"(from), "r"(uint32_t(there)));
+    w = {uint32_t(low), uint32_t(low >> 32), uint32_t(high), uint32_t(high >> 32)};
+}
+
 __device__ __forceinline__ void store_word(uint4* to, uint4 w) {
     const uint64_t low = w.x | uint64_t(w.y) << 32, high = w.z | uint64_t(w.w) << 32;
     asm volatile("{ .reg .b128 q; mov.b128 q, {%1, %2}; st.relaxed.gpu.global.b128 [%0], q; }" ::"l"(to), "l"(low),
@@ -109,6 +120,22 @@ __device__ __forceinline__ V* beyond(V* p, int64_t bytes) {
 }
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
+__device__ __forceinline__ float4 load_shared(uint32_t from) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(from)
+                 : "memory");
+    return v;
+}
+__device__ __forceinline__ float2 load_shared_pair(uint32_t from) {
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");
+    return v;
+}
+__device__ __forceinline__ void store_shared(uint32_t to, uint4 w) {
+    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w) : "memory");
+}
 
 template <class T>
 __device__ __forceinline__ void mma(float (&d)[4], uint4 a, uint32_t b0, uint32_t b1);
