@@ -1,7 +1,8 @@
 #include "persist.cuh"
+#include "replay.cuh"
 
-// One kernel for all steps where it fits and pays (persist.cuh). Else the steps are a loop on the host: a product of
-// PyTorch's and one kernel for the gates, on buffers that are made once.
+// One kernel for all steps where it fits and pays (persist.cuh). Else each step is a product of PyTorch's and one
+// kernel for the gates, on buffers that are made once; many steps are replayed as a graph (replay.cuh).
 
 using namespace lltm;
 
@@ -60,10 +61,12 @@ void looped_forward(const Layer& layer, const Run& run) {
     q.kept_c = run.keep ? q.gates + N * 3 * H : elements<T>(run.tape);
     q.recurrent = elements<const T>(recurrent);
     q.h = data<T>(run.h), q.c = data<C>(run.c), q.output = data<T>(run.output), q.cells = Either<T, C>(run.cells);
-    for (q.step = 0; q.step < steps && B * H > 0; ++q.step) {
+    q.by = 1;
+    for_steps(0, B * H > 0 ? steps : 0, q.by, [&](int64_t step, const int64_t* now, int64_t* next) {
+        q.step = step, q.now = now, q.next = next;
         call("aten::mm", "out", run.h, weights, recurrent);
         launch(forward_step<T, C>, {ceil_div(B * H, per_block), per_block}, q);
-    }
+    });
     // Where the gates of missing steps would be there is what came in, and nothing where their c would be.
     if (layer.lengths.defined() && run.keep) {
         const int64_t* lengths = q.lengths;
@@ -196,8 +199,10 @@ void looped_backward(const Layer& layer, const Back& back) {
     q.grad_cells = Either<T, C>(back.d_cells);
     q.grad_c = data<C>(back.d_c), q.grad_gates = elements<T>(back.grad_gates), q.grad_recent = elements<T>(recent);
     const Grid grid{ceil_div(B * H, per_block), per_block};
-    for (q.step = steps - 1; q.step >= 0 && B * H > 0; --q.step) {
-        const bool any = q.step + 1 < steps;
+    q.by = -1;
+    for_steps(steps - 1, B * H > 0 ? steps : 0, q.by, [&](int64_t step, const int64_t* now, int64_t* next) {
+        q.step = step, q.now = now, q.next = next;
+        const bool any = now || step + 1 < steps;
         if (any) call("aten::mm", "out", recent, layer.weight_hh, d_h);
         q.grad_h = any ? data<const T>(d_h) : nullptr;
         if (recompute) {
@@ -205,7 +210,7 @@ void looped_backward(const Layer& layer, const Back& back) {
             call("aten::mm", "out", h, weights, recurrent);
         }
         launch(backward_step<T, C>, grid, q);
-    }
+    });
     if (layer.lengths.defined() && recompute) {
         const int64_t* lengths = q.lengths;
         T* rows = q.grad_gates;

@@ -29,6 +29,14 @@ struct Step {
     }
     int64_t steps;
 
+    // The number of the step, where the launch does not know it: it is part of a graph.
+    const int64_t* now;
+    int64_t *next, by;
+    __device__ __forceinline__ void begin() {
+        if (now) step = *now;
+        if (next && blockIdx.x == 0 && threadIdx.x == 0) *next = step + by;
+    }
+
     T* gates;  // [steps · batch, 3 · hidden]: pre-activations from the input in; gates out, where they are kept
     bool keep_gates;
     T* kept_c;                   // [steps · batch, hidden] or null
@@ -66,6 +74,7 @@ constexpr int step_threads = 256;
 
 template <class T, class C>
 __global__ void __launch_bounds__(step_threads) forward_step(Step<T, C> q) {
+    q.begin();
     const int64_t n = blockIdx.x * int64_t(step_threads) + threadIdx.x;
     if (n >= q.batch * q.hidden) return;
     const int64_t b = n / q.hidden, j = n - b * q.hidden, H = q.hidden, row = q.row(b);
@@ -89,6 +98,7 @@ __global__ void __launch_bounds__(step_threads) forward_step(Step<T, C> q) {
 
 template <class T, class C>
 __global__ void __launch_bounds__(step_threads) backward_step(Step<T, C> q) {
+    q.begin();
     const int64_t n = blockIdx.x * int64_t(step_threads) + threadIdx.x;
     if (n >= q.batch * q.hidden) return;
     const int64_t b = n / q.hidden, j = n - b * q.hidden, H = q.hidden, row = q.row(b);
@@ -122,6 +132,8 @@ __global__ void __launch_bounds__(step_threads) backward_step(Step<T, C> q) {
 // h before a step, to compute its gates again.
 template <class T, class C>
 __global__ void __launch_bounds__(step_threads) gather_h(Step<T, C> q, const T* h_0) {
+    q.next = nullptr;  // the step's other kernel is still to come
+    q.begin();
     const int64_t n = blockIdx.x * int64_t(step_threads) + threadIdx.x;
     if (n >= q.batch * q.hidden) return;
     const int64_t b = n / q.hidden, j = n - b * q.hidden;
