@@ -66,11 +66,4 @@ struct Either {
     }
 };
 
-// As PyTorch's sum over the rows, which takes 96 MiB of memory beside.
-inline Tensor sum_of_rows(const Tensor& x) {
-    Layout columns;
-    columns.dim = 1, columns.size[0] = x.size(1);
-    return sum_to(columns, [] __device__(auto v) { return v; }, x);
-}
-
 }  // namespace lltm

@@ -44,8 +44,8 @@ struct Layer {
     DType type() const { return dtype(x); }
     // The gates' part of a tape, which is all gates, then all cell states.
     Tensor gates_of(const Tensor& tape) const {
-        const int64_t gates = rows() * 3 * hidden();
-        return aten::reshape(aten::narrow(aten::reshape(tape, {tape.numel()}), 0, 0, gates), {rows(), 3 * hidden()});
+        const aten::Sizes sizes{rows(), 3 * hidden()}, strides{3 * hidden(), 1};
+        return call("aten::as_strided", "", tape, sizes, strides, std::optional<int64_t>());
     }
     Tensor inputs() const { return aten::reshape(x, {rows(), x.size(2)}); }
     bool is_half() const { return type() == DType::Half || type() == DType::BFloat16; }

@@ -74,7 +74,8 @@ struct BackwardKernel {
         Factors f[items];
         Raw raw[items];
 #pragma unroll
-        for (int i = 0; i < items; ++i) d_c[i] = at.has(i) ? p.grad_c[here + at.apart(i, H)] : 0.0f;
+        for (int i = 0; i < items; ++i)
+            d_c[i] = at.has(i) && p.grad_c_n ? persist::at<T>(p.grad_c_n, p.c_n_is_wide, here + at.apart(i, H)) : 0.0f;
         const auto load = [&](int s) {
 #pragma unroll
             for (int i = 0; i < items; ++i) {
@@ -181,7 +182,7 @@ struct BackwardKernel {
         for (int i = 0; i < items; ++i) {
             if (!at.has(i)) continue;
             const int64_t mine = here + at.apart(i, at.hidden);
-            p.grad_c[mine] = d_c[i];
+            if (p.grad_c_0) put_at<T>(p.grad_c_0, p.c_0_is_wide, mine, d_c[i]);
             if (p.grad_h_0)
                 p.grad_h_0[mine] = at.length[i % NT] > 0 ? N::narrow(sum[i][0]) : p.grad_h_n ? p.grad_h_n[mine] : 0;
         }

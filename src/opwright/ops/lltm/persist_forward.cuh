@@ -125,7 +125,7 @@ struct ForwardKernel {
 #pragma unroll
         for (int i = 0; i < items; ++i) {
             const int64_t mine = here + at.apart(i, H);
-            c[i] = at.has(i) ? p.c[mine] : 0.0f;
+            c[i] = at.has(i) && p.c_0 ? persist::at<T>(p.c_0, p.is_wide, mine) : 0.0f;
             h[i] = at.has(i) && p.h_0 ? p.h_0[mine] : 0;
 #pragma unroll
             for (int g = 0; g < 3; ++g)
@@ -198,20 +198,19 @@ struct ForwardKernel {
                 for (int i = 0; i < items; ++i) {
                     if (!at.has(i)) continue;
                     const int64_t to = int64_t(at.when(i, s)) * at.batch * H + here + at.apart(i, H);
-                    const float value = at.on(i, s) ? c[i] : 0.0f;
-                    if (p.cells_are_wide) {
-                        static_cast<float*>(cells)[to] = value;
-                    } else {
-                        static_cast<uint16_t*>(cells)[to] = N::narrow(value);
-                    }
+                    put_at<T>(cells, p.is_wide, to, at.on(i, s) ? c[i] : 0.0f);
                 }
             }
             add(raw, bias, pre);
             load(at, gates, width, gates_step, s + 2, raw);
         }
 #pragma unroll
-        for (int i = 0; i < items; ++i)
-            if (at.has(i)) p.c[here + at.apart(i, H)] = c[i], p.h_n[here + at.apart(i, H)] = h[i];
+        for (int i = 0; i < items; ++i) {
+            if (!at.has(i)) continue;
+            const int64_t mine = here + at.apart(i, H);
+            put_at<T>(p.c_n, p.is_wide, mine, c[i]);
+            p.h_n[mine] = h[i];
+        }
     }
 
     // A lane's part of a tile of weights. The four columns of lanes have 8 hidden units each of a chunk of 32, so that

@@ -47,7 +47,9 @@ struct Backward32Kernel {
         float4 kept[4];
         float d_out[4], d_cell[4];
 #pragma unroll
-        for (int e = 0; e < 4; ++e) d_c[e] = at.has(e) ? p.grad_c[int64_t(at.b + e) * H + at.j] : 0.0f;
+        for (int e = 0; e < 4; ++e)
+            d_c[e] =
+                at.has(e) && p.grad_c_n ? static_cast<const float*>(p.grad_c_n)[int64_t(at.b + e) * H + at.j] : 0.0f;
         load(p, at, p.steps - 1, kept, d_out, d_cell);
 
         for (int done = 0; done <= p.steps; ++done) {
@@ -184,7 +186,7 @@ struct Backward32Kernel {
         for (int e = 0; e < 4; ++e) {
             if (!at.has(e)) continue;
             const int64_t here = int64_t(at.b + e) * p.hidden + at.j;
-            p.grad_c[here] = d_c[e];
+            if (p.grad_c_0) static_cast<float*>(p.grad_c_0)[here] = d_c[e];
             if (p.grad_h_0) p.grad_h_0[here] = at.length[e] > 0 ? d_h[e] : p.grad_h_n ? p.grad_h_n[here] : 0.0f;
         }
     }

@@ -40,7 +40,7 @@ struct Forward32Kernel {
         float c[4], h[4], x[4][3], bias[3];
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-            c[e] = at.has(e) ? p.c[int64_t(at.b + e) * H + at.j] : 0.0f;
+            c[e] = at.has(e) && p.c_0 ? static_cast<const float*>(p.c_0)[int64_t(at.b + e) * H + at.j] : 0.0f;
             h[e] = at.has(e) && p.h_0 ? p.h_0[int64_t(at.b + e) * H + at.j] : 0.0f;
         }
 #pragma unroll
@@ -94,7 +94,10 @@ struct Forward32Kernel {
         }
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-            if (at.has(e)) p.c[int64_t(at.b + e) * H + at.j] = c[e], p.h_n[int64_t(at.b + e) * H + at.j] = h[e];
+            if (at.has(e)) {
+                const int64_t mine = int64_t(at.b + e) * H + at.j;
+                static_cast<float*>(p.c_n)[mine] = c[e], p.h_n[mine] = h[e];
+            }
     }
 
     static __device__ __forceinline__ void times(uint32_t w, const float (&b)[NR], float (&acc)[MR][NR]) {

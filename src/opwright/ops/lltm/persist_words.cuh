@@ -32,6 +32,20 @@ struct Half<__nv_bfloat16> {
     static __device__ __forceinline__ uint16_t narrow(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
 };
 
+// A tensor of floats where it is wide, and else of T's.
+template <class T>
+__device__ __forceinline__ float at(const void* from, bool wide, int64_t i) {
+    return wide ? static_cast<const float*>(from)[i] : Half<T>::wide(static_cast<const uint16_t*>(from)[i]);
+}
+template <class T>
+__device__ __forceinline__ void put_at(void* to, bool wide, int64_t i, float value) {
+    if (wide) {
+        static_cast<float*>(to)[i] = value;
+    } else {
+        static_cast<uint16_t*>(to)[i] = Half<T>::narrow(value);
+    }
+}
+
 __device__ __forceinline__ uint32_t packed(uint16_t low, uint16_t high) { return low | uint32_t(high) << 16; }
 
 __device__ __forceinline__ float exp2_of(float x) {

@@ -1,5 +1,6 @@
 #include <opwright/aten.h>
 
+#include "../lltm/columns.cuh"
 #include "../lltm/gates.cuh"
 
 // Few launches are what counts at the sizes of a cell: [h, x] is made for one product rather than two, and the
@@ -131,7 +132,7 @@ Gradients backward(const OptionalTensor& grad_h, const OptionalTensor& grad_c, c
     Grid grid{ceil_div(H, across), dim3(across, down)};
     if (!(sums && few)) grid.rows = std::min<int64_t>(ceil_div(batch, down), 1024);
     launch(backward_gates<T, C>, grid, q);
-    if (sums && !few) d_bias = lltm::sum_of_rows(d);
+    if (sums && !few) d_bias = lltm::sum_of_rows<T>(d);
     if (wants(wanted, 1)) d_weight = aten::mm(aten::t(d), joined<T, C>(x, h));
     if (wants(wanted, 0) && wants(wanted, 3)) {
         const Tensor both = aten::mm(d, weight);
