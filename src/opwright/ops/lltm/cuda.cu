@@ -1,6 +1,9 @@
+#include <opwright/explains.h>
+
 #include "columns.cuh"
 #include "persist.cuh"
 #include "replay.cuh"
+#include "told.cuh"
 
 // One kernel for all steps where it fits and pays (persist.cuh). Else each step is a product of PyTorch's and one
 // kernel for the gates, on buffers that are made once; many steps are replayed as a graph (replay.cuh).
@@ -338,6 +341,26 @@ Gradients lltm_backward_cuda(const OptionalTensor& grad_output, const OptionalTe
     });
 }
 
+std::string path_of(const Tensor& x, const Tensor& weight_hh, bool forward) {
+    return dispatch(floating, dtype(x), [&](auto zero) {
+        return persist::path<decltype(zero)>(x.size(0), x.size(1), weight_hh.size(1), forward);
+    });
+}
+
+std::string explain(const Tensor& x, const Tensor&, const Tensor& weight_hh, const OptionalTensor&,
+                    const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool,
+                    bool, bool) {
+    return path_of(x, weight_hh, true);
+}
+
+std::string explain_saving(const Tensor& x, const Tensor&, const Tensor& weight_hh, const OptionalTensor&,
+                           const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                           bool, bool, bool) {
+    return path_of(x, weight_hh, true) + "; its gradient: " + path_of(x, weight_hh, false);
+}
+
 OPWRIGHT_KERNEL(lltm, CUDA, lltm_cuda);
+OPWRIGHT_EXPLAINS(lltm, CUDA, lltm_cuda, explain);
+OPWRIGHT_EXPLAINS(lltm_saving, CUDA, lltm_saving_cuda, explain_saving);
 OPWRIGHT_KERNEL(lltm_saving, CUDA, lltm_saving_cuda);
 OPWRIGHT_KERNEL(lltm_backward, CUDA, lltm_backward_cuda);
