@@ -277,9 +277,11 @@ def _run_beside(one: partial[Any], other: partial[Any]) -> list[Any]:
     if key not in _streams:
         _streams[key] = torch.cuda.Stream(here.device)
     beside = _streams[key]
+    # A gradient is to reach its parameter on this stream, where whoever made that expects it.
+    seen = [t.view_as(t) if isinstance(t, Tensor) and t.requires_grad else t for t in other.args]
     beside.wait_stream(here)
     with torch.cuda.stream(beside):
-        second = other()
+        second = other.func(*seen, **other.keywords)
     # Memory is not to be used again while the other stream may still work on it.
     for tensors, stream in (((*other.args, *other.keywords.values()), beside), (second, here)):
         for tensor in tensors:

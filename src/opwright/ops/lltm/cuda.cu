@@ -2,7 +2,6 @@
 
 #include "columns.cuh"
 #include "persist.cuh"
-#include "replay.cuh"
 #include "told.cuh"
 
 // One kernel for all steps where it fits and pays (persist.cuh). Else each step is a product of PyTorch's and one

@@ -8,6 +8,7 @@
 
 #include "layer.cuh"
 #include "persist.h"
+#include "replay.cuh"
 
 namespace lltm::persist {
 
@@ -104,10 +105,13 @@ inline Choice cheapest(const Table& table, int64_t steps, int64_t batch, int64_t
     return best;
 }
 
-// What the looped path takes: launches, which the host makes at its own pace, or the product where that is longer.
+// What the looped path takes, fitted to the H200: the product and a kernel for the gates. Few steps are launched by the
+// host at its own pace; many are a graph, which takes some time to make.
 inline double looped_microseconds(bool half, int64_t steps, int64_t batch, int64_t hidden) {
     const double flops = 6.0 * static_cast<double>(batch) * static_cast<double>(hidden * hidden);
-    return static_cast<double>(steps) * (half ? std::max(14.0, 6 + flops / 300e6) : 12 + flops / 35e6);
+    const double step = half ? 6.4 + flops / 450e6 : 9 + flops / 31e6;
+    if (steps < least_replayed) return static_cast<double>(steps) * std::max(14.0, step);
+    return 400 + static_cast<double>(steps) * step;
 }
 
 // Whether OPWRIGHT_LLTM says that the path must be this one.

@@ -8,11 +8,15 @@
 
 #include "persist_words.cuh"
 
+#ifndef LLTM_AHEAD
+#define LLTM_AHEAD 2
+#endif
 namespace lltm::persist {
 
 constexpr int threads32 = warps * 32, slice32 = 8;
 
-__device__ __forceinline__ float exact_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+// To some two units in the last place: a quotient that is rounded right takes three times as long as all else.
+__device__ __forceinline__ float exact_sigmoid(float x) { return one_over(1.0f + expf(-x)); }
 __device__ __forceinline__ float exact_elu(float x) { return x > 0.0f ? x : expm1f(x); }
 
 template <int Rows, int LN_, int NR_, int C_>
@@ -27,7 +31,8 @@ struct Plan32 {
     static constexpr int words = Rows == 3 ? quads : N;  // of the exchange, to a hidden unit
     // What a warp takes from the exchange at a time: `turn` words a lane, `terms` hidden units; `ahead` turns on their
     // way (with 64 batch rows a third does not fit the registers: 26.5 for 19.7 µs a step).
-    static constexpr int turn = N == 64 ? 4 : 2, terms = turn * 32 / words, ahead = N == 64 ? 2 : 3;
+    static constexpr int turn = N == 64 ? 4 : 2, terms = turn * 32 / words,
+                         ahead = N == 64 ? (Rows == 3 ? LLTM_AHEAD : 2) : 3;
     static __host__ __device__ constexpr int per_warp(int sum) {  // hidden units of the sum, in whole turns
         return (sum + warps * terms - 1) / (warps * terms) * terms;
     }
@@ -72,16 +77,15 @@ struct Stream {
             for (int i = 0; i < P::turn; ++i) load_word_where(more, next + i * 32, w[i]);
             next += size;
         };
-        const auto put = [&](Turn& w, uint32_t at) {
-            words.make_plain(w);
+        const auto put = [&](Turn& w, const uint4* from, int there, uint32_t at) {
+            if (!words.take(w)) await(words, from, there, w), words.make_plain(w);
 #pragma unroll
             for (int i = 0; i < P::turn; ++i) store_shared(to + at + i * 512, w[i]);
         };
 #pragma unroll
         for (int u = 0; u < P::ahead; ++u) fetch(w[u], u < whole);
         if (whole > 0) {
-            if (words.any_missing(w[0])) await(words, next - P::ahead * size, size, w[0]);
-            put(w[0], 0);
+            put(w[0], next - P::ahead * size, size, 0);
             fetch(w[0], P::ahead < whole);
             __syncwarp();
         }
@@ -93,8 +97,7 @@ struct Stream {
                 if (turn >= whole) break;
                 if (turn + 1 < whole) {
                     Turn& later = w[(u + 1) % P::ahead];
-                    if (words.any_missing(later)) await(words, next - P::ahead * size, size, later);
-                    put(later, size * 16 - at);
+                    put(later, next - P::ahead * size, size, size * 16 - at);
                     fetch(later, turn + 1 + P::ahead < whole);
                 }
                 use(turn, at);
@@ -105,8 +108,7 @@ struct Stream {
             Turn w = {};
 #pragma unroll
             for (int i = 0; i < P::turn; ++i) load_word_where(i * 32 + lane < rest, last + i * 32, w[i]);
-            await(words, last, rest - lane, w);
-            put(w, 0);
+            put(w, last, rest - lane, 0);
             __syncwarp();
             use(whole, 0);
             __syncwarp();
@@ -200,27 +202,34 @@ __device__ __forceinline__ uint4 marked32(const float (&h)[4], int step) {
     w[0] |= step & 2 ? 0 : top32, w[1] |= step & 2 ? top32 : 0;
     return {w[0], w[1], w[2], w[3]};
 }
-// The words of a step, forward: which of two bits is set says it, and a third that there is NaN inside.
+// The words of a step, forward: which of two bits is set says it, and a third that there is NaN inside. Taken from a
+// word that is there the bits are gone, and of one that is not one of them stays: so a look at all words of a turn and
+// their plain numbers are one operation.
 struct Marked {
     uint32_t x, y;
 
     explicit __device__ __forceinline__ Marked(int step) : x(step & 2 ? 0 : top32), y(step & 2 ? top32 : 0) {}
     __device__ __forceinline__ bool missing(const uint4& w) const { return ((w.x ^ x) | (w.y ^ y)) & top32; }
+    // Plain numbers; true where that was all, false where a word is missing or has NaN: then they stay as they are.
     template <int N>
-    __device__ __forceinline__ bool any_missing(const uint4 (&w)[N]) const {
+    __device__ __forceinline__ bool take(uint4 (&w)[N]) const {
         uint32_t off = 0;
 #pragma unroll
-        for (int i = 0; i < N; ++i) off |= w[i].x ^ x, off |= w[i].y ^ y;
-        return off & top32;
+        for (int i = 0; i < N; ++i) {
+            w[i].x ^= x, w[i].y ^= y;
+            off |= w[i].x | w[i].y, off |= w[i].z;
+        }
+        if (!(off & top32)) return true;
+#pragma unroll
+        for (int i = 0; i < N; ++i) w[i].x ^= x, w[i].y ^= y;
+        return false;
     }
+    // The same for words that are all there.
     template <int N>
     __device__ __forceinline__ void make_plain(uint4 (&w)[N]) const {
-        uint32_t nan = 0;
-#pragma unroll
-        for (int i = 0; i < N; ++i) w[i].x &= ~top32, w[i].y &= ~top32, nan |= w[i].z;
-        if (!(nan & top32)) return;
 #pragma unroll
         for (int i = 0; i < N; ++i) {
+            w[i].x &= ~top32, w[i].y &= ~top32;
             if (!(w[i].z & top32)) continue;
             w[i].z &= ~top32;
             w[i] = {shown(w[i].x), shown(w[i].y), shown(w[i].z), shown(w[i].w)};
@@ -237,11 +246,11 @@ struct Numbered {
 
     __device__ __forceinline__ bool missing(const uint4& w) const { return w.w != step; }
     template <int N>
-    __device__ __forceinline__ bool any_missing(const uint4 (&w)[N]) const {
+    __device__ __forceinline__ bool take(uint4 (&w)[N]) const {
         uint32_t off = 0;
 #pragma unroll
         for (int i = 0; i < N; ++i) off |= w[i].w ^ step;
-        return off;
+        return !off;
     }
     template <int N>
     __device__ __forceinline__ void make_plain(uint4 (&)[N]) const {}
