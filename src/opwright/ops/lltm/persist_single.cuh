@@ -26,6 +26,8 @@ struct Plan32 {
     static constexpr int LM = LN == 8 ? 2 : 4, KK = 32 / (LM * LN), MR = M / LM;
     // Rows that a lane has after the lanes that split the sum have added up: half of them where two do.
     static constexpr int summed = KK == 2 ? MR / 2 : MR;
+    // Numbers from a row of sums to the next: with N itself eight rows would lie in the same four banks.
+    static constexpr int apart = N + 4;
     static constexpr int quads = N / 4;                  // four batch rows each
     static constexpr int workers = slice32 * quads;      // threads that do the gates, of four batch rows each
     static constexpr int words = Rows == 3 ? quads : N;  // of the exchange, to a hidden unit
@@ -39,8 +41,8 @@ struct Plan32 {
     static constexpr int stage_bytes = 2 * turn * 512;
     static __host__ __device__ constexpr int shared_bytes(int hidden) {
         const int sum = ((hidden + 8 * C - 1) / (8 * C)) * 8;
-        return per_warp(sum) * warps * (Rows == 3 ? 1 : 3) * M * 4 + warps * M * N * 4 +
-               (C > 1 ? 2 * C * slice32 * N * 4 : 0) + warps * stage_bytes + 16;
+        return per_warp(sum) * warps * (Rows == 3 ? 1 : 3) * M * 4 + warps * M * apart * 4 +
+               (C > 1 ? 2 * C * slice32 * apart * 4 : 0) + warps * stage_bytes + 16;
     }
 };
 

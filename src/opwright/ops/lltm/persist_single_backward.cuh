@@ -19,12 +19,12 @@ struct Backward32Kernel {
         const int made = p.slices * slice32, per_rank = made / C, per_warp = P::per_warp(per_rank),
                   K = per_warp * warps;
         float* const W = reinterpret_cast<float*>(shared);  // [K][3][M]: rows are hidden units of the cluster's blocks
-        float* const sums = W + K * 3 * P::M;               // [warps][M][N]
-        float* const inbox = sums + warps * P::M * N;       // 2 × [C][slice][N]
+        float* const sums = W + K * 3 * P::M;               // [warps][M][apart]
+        float* const inbox = sums + warps * P::M * P::apart;  // 2 × [C][slice][apart]
         Stream<P> stream;
-        stream.stage = shared_address(inbox + (C > 1 ? 2 * C * slice32 * N : 0)) + warp * P::stage_bytes;
+        stream.stage = shared_address(inbox + (C > 1 ? 2 * C * slice32 * P::apart : 0)) + warp * P::stage_bytes;
         const uint32_t theirs = pinned(stream.stage + (kk * N + ln) * 16);  // what this lane multiplies with
-        const uint32_t bell = shared_address(inbox + (C > 1 ? 2 * C * slice32 * N : 0)) + warps * P::stage_bytes;
+        const uint32_t bell = shared_address(inbox + (C > 1 ? 2 * C * slice32 * P::apart : 0)) + warps * P::stage_bytes;
         for (int i = threadIdx.x; i < K * 3 * P::M; i += threads32) {
             const int m = i % P::M, g = i / P::M % 3, k = i / (3 * P::M), l = rank * per_rank + k;
             const int j = (slice - rank) * slice32 + m;
@@ -70,11 +70,11 @@ struct Backward32Kernel {
                 });
                 across<P::LM * LN>(acc);
                 if (kk < MR / P::summed) {
-                    float* const to = sums + (warp * P::M + lm * MR + kk * P::summed) * N + ln;
+                    float* const to = sums + (warp * P::M + lm * MR + kk * P::summed) * P::apart + ln;
 #pragma unroll
                     for (int i = 0; i < P::summed; ++i)
 #pragma unroll
-                        for (int q = 0; q < NR; ++q) to[i * N + q * LN] = acc[i][q];
+                        for (int q = 0; q < NR; ++q) to[i * P::apart + q * LN] = acc[i][q];
                 }
                 __syncthreads();
                 if (threadIdx.x < P::workers) collect(done - 1, rank, sums, inbox, bell, d_h);
@@ -107,7 +107,7 @@ struct Backward32Kernel {
         float4 t = {};
 #pragma unroll
         for (int w = 0; w < warps; ++w)
-            t = plus(t, *reinterpret_cast<const float4*>(sums + (w * P::M + m) * N + quad * 4));
+            t = plus(t, *reinterpret_cast<const float4*>(sums + (w * P::M + m) * P::apart + quad * 4));
         return t;
     }
     static __device__ __forceinline__ void collect(int count, int rank, const float* sums, float* inbox, uint32_t bells,
@@ -116,11 +116,11 @@ struct Backward32Kernel {
         float4 out = total(sums, rank * slice32 + m, quad);
         if constexpr (C > 1) {
             const uint32_t bell = bells + 8 * (count & 1);
-            float* const here = inbox + (count & 1) * C * slice32 * N + m * N + quad * 4;
+            float* const here = inbox + (count & 1) * C * slice32 * P::apart + m * P::apart + quad * 4;
             if (threadIdx.x == 0) mbarrier_expect(bell, (C - 1) * slice32 * N * 4);
             for (int d = 1; d < C; ++d) {
                 const int owner = (rank + d) % C;
-                const uint32_t there = address_in(shared_address(here + rank * slice32 * N), owner),
+                const uint32_t there = address_in(shared_address(here + rank * slice32 * P::apart), owner),
                                ring = address_in(bell, owner);
                 const float4 v = total(sums, owner * slice32 + m, quad);
                 send(there, v.x, ring), send(there + 4, v.y, ring), send(there + 8, v.z, ring),
@@ -129,7 +129,7 @@ struct Backward32Kernel {
             mbarrier_wait(bell, count >> 1 & 1);
             float4 all = {};
             for (int r = 0; r < C; ++r)
-                all = plus(all, r == rank ? out : *reinterpret_cast<const float4*>(here + r * slice32 * N));
+                all = plus(all, r == rank ? out : *reinterpret_cast<const float4*>(here + r * slice32 * P::apart));
             out = all;
         }
 #pragma unroll

@@ -18,7 +18,7 @@ struct Forward32Kernel {
         const int ln = lane % LN, lm = lane / LN % P::LM, kk = lane / (P::LM * LN);
         const int per_warp = P::per_warp(H), K = per_warp * warps;
         float* const W = reinterpret_cast<float*>(shared);  // [K][M], rows hidden unit · 3 + gate
-        float* const sums = W + K * P::M;                   // [warps][M][N]
+        float* const sums = W + K * P::M;                   // [warps][M][apart]
         for (int i = threadIdx.x; i < K * P::M; i += threads32) {
             const int m = i / K, k = i % K, j = slice * slice32 + m / 3;
             W[k * P::M + m] = k < H && j < H ? p.weights[(int64_t(m % 3) * H + j) * H + k] : 0.0f;
@@ -33,7 +33,7 @@ struct Forward32Kernel {
         // This lane's weights of the first term.
         const uint32_t mine = pinned(shared_address(W + (first + kk) * P::M + lm * MR));
         Stream<P> stream;
-        stream.stage = shared_address(sums + warps * P::M * N) + warp * P::stage_bytes;
+        stream.stage = shared_address(sums + warps * P::M * P::apart) + warp * P::stage_bytes;
         const uint32_t theirs = pinned(stream.stage + (kk * P::quads + ln) * 16);  // what it multiplies with
         stream.there = min(per_warp, made - first) * P::quads;
         const Quad<P> at(p, group, slice);
@@ -80,13 +80,13 @@ struct Forward32Kernel {
             }
             across<P::LM * LN>(acc);
             if (kk < MR / P::summed) {
-                float* const to = sums + (warp * P::M + lm * MR + kk * P::summed) * N + ln * 4;
+                float* const to = sums + (warp * P::M + lm * MR + kk * P::summed) * P::apart + ln * 4;
 #pragma unroll
                 for (int i = 0; i < P::summed; ++i)
 #pragma unroll
                     for (int q = 0; q < NR; q += 4)
-                        *reinterpret_cast<float4*>(to + i * N + q * LN) = {acc[i][q], acc[i][q + 1], acc[i][q + 2],
-                                                                           acc[i][q + 3]};
+                        *reinterpret_cast<float4*>(to + i * P::apart + q * LN) = {acc[i][q], acc[i][q + 1],
+                                                                                  acc[i][q + 2], acc[i][q + 3]};
             }
             __syncthreads();
             if (threadIdx.x < P::workers) gates(p, at, s, sums, words + (s & 1 ? 0 : slot), bias, x, c, h);
@@ -126,8 +126,8 @@ struct Forward32Kernel {
         for (int w = 0; w < warps; ++w)
 #pragma unroll
             for (int g = 0; g < 3; ++g)
-                total[g] =
-                    plus(total[g], *reinterpret_cast<const float4*>(sums + (w * P::M + m * 3 + g) * N + quad * 4));
+                total[g] = plus(total[g],
+                                *reinterpret_cast<const float4*>(sums + (w * P::M + m * 3 + g) * P::apart + quad * 4));
         float z[4][3];
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
