@@ -6,17 +6,23 @@ Both are the modules, ow.nn.LLTM and nn.LSTM, with the host's part. LSTM has fou
 off on both sides. An error is the norm of the difference from the same module in float64, as a part of the values' own.
 LLTM forgets nothing and makes more of any rounding from step to step, so that it is that of 64 steps, beside the error
 of a plain loop in the same dtype and that of cuDNN's LSTM.
+
+Then what a step takes on each path, all else included, of as many steps as are launched one by one and of as many as
+are replayed; and both directions of a layer, one after the other and at the same time.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import os
 import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -28,7 +34,7 @@ from see_through import heading
 import opwright as ow
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-DTYPES = HALVES | {"fp32": torch.float32}
+DTYPES = HALVES | {"fp32": torch.float32, "fp64": torch.float64}
 WAYS = ("without_gradient", "both")
 
 
@@ -65,16 +71,27 @@ CASES = [
 ]
 
 
+# Batch, size and dtype of what is tried on a path. The first three do not fit on chip, or have no other path.
+LOOPED = [(8, 2560, "bf16"), (8, 1536, "fp32"), (8, 256, "fp64"), (64, 1024, "bf16"), (256, 1024, "bf16")]
+PERSISTENT = [(64, 1024, "bf16"), (64, 1024, "fp32"), (8, 256, "bf16")]
+DIRECTIONS = [(1024, 8, 256), (2048, 8, 512), (512, 8, 1024)]
+
+
 class Layer:
     """One of the two modules with an input."""
 
     def __init__(
-        self, kind: Callable[..., torch.nn.Module], case: Case, dtype: torch.dtype, plain: bool = False
+        self,
+        kind: Callable[..., torch.nn.Module],
+        case: Case,
+        dtype: torch.dtype,
+        plain: bool = False,
+        directions: int = 1,
     ) -> None:
         self.plain = plain
         torch.manual_seed(0)
         two = case.layers == 2
-        self.module = kind(case.size, case.size, case.layers, bidirectional=two).cuda()
+        self.module = kind(case.size, case.size, case.layers, bidirectional=two or directions == 2).cuda()
         x = torch.randn(case.steps, case.batch, case.size, device="cuda")
         self.module = self.module.to(dtype)
         if isinstance(self.module, torch.nn.LSTM):
@@ -179,6 +196,36 @@ def measure(case: Case, rounds: int, rows: list[dict[str, Any]]) -> dict[str, An
     return row
 
 
+def paths(rounds: int) -> list[dict[str, Any]]:
+    """Microseconds a step, forward and with the backward."""
+    rows = []
+    for path, cases in (("looped", LOOPED), ("persistent", PERSISTENT)):
+        os.environ["OPWRIGHT_LLTM"] = path
+        for (batch, size, dtype), steps in itertools.product(cases, (95, 512) if path == "looped" else (512,)):
+            layer = Layer(ow.nn.LLTM, Case(steps, batch, size, dtype), DTYPES[dtype])
+            took = [times({"ours": getattr(layer, what)}, rounds)["ours"] * 1000 / steps for what in WAYS]
+            rows.append({"path": path, "case": f"{steps}, {batch}, {size} {dtype}", "step": took})
+            print(f"{path:10} {rows[-1]['case']:24} {took[0]:6.2f} / {took[1]:6.2f} us a step", flush=True)
+    del os.environ["OPWRIGHT_LLTM"]
+    return rows
+
+
+def directions(rounds: int) -> list[dict[str, Any]]:
+    """Milliseconds of a layer in both directions, in bfloat16."""
+    rows = []
+    for shape in DIRECTIONS:
+        layer = Layer(ow.nn.LLTM, Case(*shape, "bf16"), torch.bfloat16, directions=2)
+        row: dict[str, Any] = {"case": ", ".join(map(str, shape))}
+        for what in WAYS:
+            row[what] = {}
+            for name, least in (("after", 1 << 40), ("beside", 1)):
+                with mock.patch("opwright.nn.lltm.STEPS_BESIDE", least):
+                    row[what][name] = times({name: getattr(layer, what)}, rounds)[name]
+        rows.append(row)
+        print("directions", row, flush=True)
+    return rows
+
+
 def show(row: dict[str, Any]) -> str:
     """A line for the terminal."""
     forward, both = (row[what] for what in WAYS)
@@ -205,8 +252,18 @@ def main() -> None:
             continue
         rows.append(measure(case, options.rounds, rows))
         print(show(rows[-1]), flush=True)
-        if options.json:  # after each row: who is cut short has those before
-            options.json.write_text(json.dumps(heading() | {"rows": rows}, indent=1) + "\n", encoding="utf-8")
+        store(options.json, {"rows": rows})
+    if options.only:
+        return
+    found: dict[str, Any] = {"rows": rows, "paths": paths(options.rounds)}
+    store(options.json, found)
+    store(options.json, found | {"directions": directions(options.rounds)})
+
+
+def store(file: Path | None, found: dict[str, Any]) -> None:
+    """After each part: who is cut short has those before."""
+    if file is not None:
+        file.write_text(json.dumps(heading() | found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
