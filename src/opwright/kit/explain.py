@@ -100,7 +100,8 @@ def _forward(op: Op[..., Any], values: dict[str, Any], given: bool, name: str = 
     if kernel is not None:
         wrong = kernel.failure(op)
         state = f"; {kernel.state}" if wrong is None else f", and raises {wrong.partition(':')[0]}"
-        return Step(name, kernel.name, f"the call lies in its domain{state}")
+        way = None if wrong is not None else kernel.says(op, values)
+        return Step(name, kernel.name, f"the call lies in its domain{state}" + (f"; {way}" if way else ""))
     return Step(name, "reference", "; ".join(f"{k.name}: {why}" for k, why in refused))
 
 

@@ -26,6 +26,7 @@ DispatchKeySet = _C.DispatchKeySet
 excluded_keys = _C._dispatch_tls_local_exclude_set
 ExcludeDispatchKeyGuard = _C._ExcludeDispatchKeyGuard
 ForceDispatchKeyGuard = _C._ForceDispatchKeyGuard
+has_any_kernel = _C._dispatch_has_kernel
 has_kernel = _C._dispatch_has_kernel_for_dispatch_key
 HigherOrderOperator = torch._ops.HigherOrderOperator
 included_keys = _C._dispatch_tls_local_include_set

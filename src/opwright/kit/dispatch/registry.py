@@ -199,6 +199,16 @@ def define_hidden(op: Op[..., Any], overload: str) -> Any:
         return getattr(_own_packet(op), overload)
 
 
+def define_words(op: Op[..., Any], overload: str) -> Any:
+    """Define the overload under which a built library says what its kernel would do, once, and give it."""
+    with lock:
+        if f"{op.qualname}.{overload}" not in _hidden:
+            taken = op.signature.schema(f"{op.name}.{overload}", hidden=f"_{overload}").rpartition(" -> ")[0]
+            libraries[op.namespace].define(f"{taken} -> str")
+            _hidden.add(f"{op.qualname}.{overload}")
+        return getattr(_own_packet(op), overload)
+
+
 def _own_packet(op: Op[..., Any]) -> Any:
     """What the dispatcher has under an operator's name; torch.ops may show what a changed schema was put under."""
     namespace = getattr(torch.ops, op.namespace)
