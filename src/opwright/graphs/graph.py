@@ -57,6 +57,8 @@ class Graph:
     """Of a graph made from another one: which edge of that each is, -1 for one that was added."""
     num_sources: int
     num_targets: int
+    _looped: Graph | None = None
+    """Its edges with self loops, once somebody has asked for them."""
 
     def __init__(
         self, edge_index: Tensor, num_nodes: int | tuple[int, int] | None = None, *, weight: Tensor | None = None
@@ -158,8 +160,11 @@ class Graph:
 
     def _with(self, **changed: Any) -> Graph:
         made = type(self).__new__(type(self))
-        made.__dict__.update(self.__dict__, **changed)
+        made.__dict__.update({**self.__dict__, "_looped": None, **changed})
         return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_looped": None}
 
     @property
     def T(self) -> Graph:
@@ -175,7 +180,7 @@ class Graph:
     def with_weight(self, weight: Tensor | None) -> Graph:
         """The same edges with other weights."""
         reading.refuse_weight(weight, self.col)
-        return self._with(weight=weight)
+        return self._with(weight=weight, _looped=self._looped)
 
     def with_self_loops(self, fill: float = 1.0) -> Graph:
         """The graph in which every node has exactly one edge to itself, after all other edges. One that was there keeps
@@ -187,6 +192,13 @@ class Graph:
                 [1, 0, 1]])
         """
         self._refuse_bipartite("with_self_loops")
+        if self._looped is None:
+            self._looped = self._add_loops()
+        if self.weight is None and fill == 1:
+            return self._looped
+        return self._looped.with_weight(self._looped.carried(self.weight, fill))
+
+    def _add_loops(self) -> Graph:
         ends, nodes = self.edge_index, self.num_nodes
         looped = ends[0] == ends[1]
         others = (~looped).nonzero().flatten()
@@ -194,12 +206,9 @@ class Graph:
         was = torch.full((nodes,), -1, dtype=torch.int64, device=self.device)
         if loops.numel():
             was = was.scatter_reduce(0, ends[0][loops], loops, "amax")  # the last of several
-        origin = torch.cat((others, was))
         each = torch.arange(nodes, device=self.device)
         made = Graph(torch.cat((ends[:, others], torch.stack((each, each))), 1), nodes)
-        made.origin = origin
-        if self.weight is not None or fill != 1:
-            made.weight = made.carried(self.weight, fill)
+        made.origin = torch.cat((others, was))
         return made
 
     def carried(self, weight: Tensor | None, fill: float = 1.0) -> Tensor:
@@ -214,7 +223,7 @@ class Graph:
         if weight is None:
             return torch.where(new, fill, torch.ones(self.num_edges, device=self.device))
         if weight.shape[0] == 0:
-            return weight.new_full((self.num_edges,), fill)
+            return weight.new_full((self.num_edges,), fill) + weight.sum()  # of nothing: for the gradient
         return torch.where(new, fill, weight.index_select(0, self.origin.clamp(min=0)))
 
     def normalized(

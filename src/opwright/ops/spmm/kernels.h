@@ -8,7 +8,7 @@ namespace graphs {
 static Tensor spmm_of(const Tensor& x, const Tensor& rowptr, const Tensor& col, const std::optional<Tensor>& weight,
                       const std::optional<Tensor>& bias, const Index& edge, const Index& t_rowptr, const Index& t_col,
                       const Index& t_edge, const Index& split, const Index&, int64_t piece, const std::string& reduce) {
-    refuse_parts("spmm", x.size(0), t_rowptr, t_col, t_edge);
+    refuse_parts("spmm", x.size(0), t_rowptr, t_col, t_edge, piece);
     Walk w;
     w.weight = weight, w.bias = bias, w.mean = reduce == "mean", w.piece = piece;
     return walk(taken("spmm", rowptr, col, edge, split, x.size(0)), x, w);
@@ -43,7 +43,7 @@ static std::tuple<Tensor, Tensor, Tensor> spmm_backward_of(const Tensor& grad, c
 static Tensor sddmm_of(const Tensor& a, const Tensor& b, const Tensor& rowptr, const Tensor& col, const Index& edge,
                        const Index& t_rowptr, const Index& t_col, const Index& t_edge, const Index& split, const Index&,
                        int64_t piece) {
-    refuse_parts("sddmm", b.size(0), t_rowptr, t_col, t_edge);
+    refuse_parts("sddmm", b.size(0), t_rowptr, t_col, t_edge, piece);
     refuse_rows("sddmm", "a", a, rowptr);
     Walk w;
     w.sums = false, w.own = a, w.dots = dots_for(col, a), w.piece = piece;

@@ -65,9 +65,8 @@ def spmm(
             [0.]])
     """
     refuse_features(x, weight=weight, bias=bias)
-    edges = read(
-        x.shape[0], rowptr, col, edge, t_rowptr=t_rowptr, t_col=t_col, t_edge=t_edge, split=split, t_split=t_split
-    )
+    other = {"t_rowptr": t_rowptr, "t_col": t_col, "t_edge": t_edge, "split": split, "t_split": t_split}
+    edges = read(x.shape[0], rowptr, col, edge, piece, **other)
     count, features = col.shape[0], x.shape[1]
     ow.require(weight is None or weight.shape == (count,), "weight must have shape ({count},), got {weight.shape}")
     ow.require(bias is None or bias.shape == (features,), "bias must have shape ({features},), got {bias.shape}")
@@ -249,9 +248,8 @@ def sddmm(
     refuse_features(a, name="a")
     refuse_features(b, name="b")
     ow.require(a.dtype == b.dtype, "a and b must have one dtype, got {a.dtype} and {b.dtype}")
-    edges = read(
-        b.shape[0], rowptr, col, edge, t_rowptr=t_rowptr, t_col=t_col, t_edge=t_edge, split=split, t_split=t_split
-    )
+    other = {"t_rowptr": t_rowptr, "t_col": t_col, "t_edge": t_edge, "split": split, "t_split": t_split}
+    edges = read(b.shape[0], rowptr, col, edge, piece, **other)
     rows, features = edges.rows, b.shape[1]
     ow.require(a.shape == (rows, features), "a must have shape ({rows}, {features}), got {a.shape}")
     wide = sums_in(a.dtype)

@@ -42,8 +42,10 @@ inline Pattern pattern(const char* op, const Tensor& rowptr, const Tensor& col, 
             edges};
 }
 
-// The transposed form is given as a whole or not at all.
-inline void refuse_parts(const char* op, int64_t columns, const Index& rowptr, const Index& col, const Index& edge) {
+// The transposed form is given as a whole or not at all; a piece is no longer than any row.
+inline void refuse_parts(const char* op, int64_t columns, const Index& rowptr, const Index& col, const Index& edge,
+                         int64_t piece) {
+    check(piece >= 0 && piece <= INT32_MAX, op, ": piece must lie in [0, 2147483648), got ", piece);
     check(given(rowptr) == given(col) && given(col) == given(edge), op,
           ": t_rowptr, t_col and t_edge must be given together");
     check(!given(rowptr) || rowptr->size(0) == columns + 1, op, ": t_rowptr must have ", columns + 1, " entries");

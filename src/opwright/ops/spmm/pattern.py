@@ -39,7 +39,9 @@ class Edges:
         return values.to(dtype)
 
 
-def read(columns: int, rowptr: Tensor, col: Tensor, edge: Tensor | None, **other: Tensor | None) -> Edges:
+def read(
+    columns: int, rowptr: Tensor, col: Tensor, edge: Tensor | None, piece: int = 0, **other: Tensor | None
+) -> Edges:
     """The edges of compressed rows; ValueError where shapes or dtypes do not fit, RuntimeError where values do not, as
     kernels have it. `other`: the transposed form and the schedules, of which a reference looks at the shapes alone."""
     ow.require(
@@ -66,6 +68,7 @@ def read(columns: int, rowptr: Tensor, col: Tensor, edge: Tensor | None, **other
             value is None or (value.dim() == 2 and value.shape[1] == 2 and value.dtype in INTEGERS),
             "{name} must have shape [pieces, 2] and be of int32 or int64, got {value.dtype} {value.shape}",
         )
+    ow.require(0 <= piece < 2**31, "piece must lie in [0, 2147483648), got {piece}")
     rows = rowptr.shape[0] - 1
     if readable(rowptr, col, edge):
         _refuse_values(rowptr, col, edge, columns)

@@ -86,9 +86,9 @@ struct ShareRows {
                     const C w = q->factor(k);
                     C dot = 0;
                     for (int64_t f = 0; f < n; ++f) {
-                        const C v = static_cast<C>(own[f]),
-                                g = w * v == by->best[place + f] ? by->share[place + f] : C(0);
-                        sums[f] += w * g, dot += v * g;
+                        const C v = static_cast<C>(own[f]), g = by->share[place + f];
+                        const bool hit = w * v == by->best[place + f];
+                        sums[f] += hit ? w * g : C(0), dot += hit ? v * g : C(0);
                     }
                     if (dots) dots[q->edge ? q->edge[k] : k] += dot;
                 }

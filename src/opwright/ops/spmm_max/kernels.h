@@ -8,7 +8,7 @@ namespace graphs {
 static Tensor spmm_max_of(const Tensor& x, const Tensor& rowptr, const Tensor& col, const std::optional<Tensor>& weight,
                           const Index& edge, const Index& t_rowptr, const Index& t_col, const Index& t_edge,
                           const Index& split, const Index&, int64_t piece, const std::string& reduce) {
-    refuse_parts("spmm_max", x.size(0), t_rowptr, t_col, t_edge);
+    refuse_parts("spmm_max", x.size(0), t_rowptr, t_col, t_edge, piece);
     return extremes(taken("spmm_max", rowptr, col, edge, split, x.size(0)), x, weight, reduce == "min", piece);
 }
 

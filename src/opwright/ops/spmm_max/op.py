@@ -52,17 +52,16 @@ def spmm_max(
     tensor([[-1.],
             [ 0.]])
     """
-    edges, message = _messages(
-        x, rowptr, col, weight, edge, t_rowptr=t_rowptr, t_col=t_col, t_edge=t_edge, split=split, t_split=t_split
-    )
+    other = {"t_rowptr": t_rowptr, "t_col": t_col, "t_edge": t_edge, "split": split, "t_split": t_split}
+    edges, message = _messages(x, rowptr, col, weight, edge, piece, **other)
     return _extremes(edges, message, reduce).to(x.dtype)
 
 
 def _messages(
-    x: Tensor, rowptr: Tensor, col: Tensor, weight: Tensor | None, edge: Tensor | None, **other: Tensor | None
+    x: Tensor, rowptr: Tensor, col: Tensor, weight: Tensor | None, edge: Tensor | None, piece: int = 0, **other: Any
 ) -> tuple[Edges, Tensor]:
     refuse_features(x, weight=weight)
-    edges = read(x.shape[0], rowptr, col, edge, **other)
+    edges = read(x.shape[0], rowptr, col, edge, piece, **other)
     count = col.shape[0]
     ow.require(weight is None or weight.shape == (count,), "weight must have shape ({count},), got {weight.shape}")
     factor = edges.weights(weight, sums_in(x.dtype))
@@ -97,16 +96,18 @@ def _(
     wide = message.dtype
     with torch.no_grad():  # which edges have it does not change with what they have
         message = message.detach()
-        hit = (message == _extremes(edges, message, reduce).index_select(0, edges.row)).to(wide)
-        among = torch.zeros(edges.rows, x.shape[1], dtype=wide, device=x.device).index_add(0, edges.row, hit)
-    each = (grad.to(wide) / among.clamp(min=1)).index_select(0, edges.row) * hit
+        hit = message == _extremes(edges, message, reduce).index_select(0, edges.row)
+        among = torch.zeros(edges.rows, x.shape[1], dtype=wide, device=x.device).index_add(0, edges.row, hit.to(wide))
+    share = (grad.to(wide) / among.clamp(min=1)).index_select(0, edges.row)
     grad_x = grad_weight = None
     if wanted[0]:
         factor = edges.weights(weight, wide)
         zeros = torch.zeros(x.shape, dtype=wide, device=x.device)
-        grad_x = zeros.index_add(0, edges.col, each if factor is None else each * factor).to(x.dtype)
+        each = torch.where(hit, share if factor is None else share * factor, 0)
+        grad_x = zeros.index_add(0, edges.col, each).to(x.dtype)
     if wanted[1] and weight is not None:
-        grad_weight = edges.ordered((each * x.to(wide).index_select(0, edges.col)).sum(1), weight.dtype)
+        each = torch.where(hit, share * x.to(wide).index_select(0, edges.col), 0)
+        grad_weight = edges.ordered(each.sum(1), weight.dtype)
     return grad_x, grad_weight
 
 
