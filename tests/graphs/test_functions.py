@@ -122,24 +122,27 @@ def test_the_cheaper_order_is_taken_and_explained() -> None:
     assert dense_a.runs == "(A X) W"
 
 
+X, W = torch.rand(6, 2), torch.rand(2, 2)
+spmm: Any = ow.spmm  # any arguments
+graph_conv: Any = ow.graph_conv
 BAD: list[tuple[Any, type[Exception], str]] = [
-    (lambda g: ow.spmm(torch.rand(5, 2), g), ValueError, "spmm: x must have shape [..., 6, features]"),
-    (lambda g: ow.spmm(torch.rand(6), g), ValueError, "got (6,)"),
-    (lambda g: ow.spmm(torch.rand(6, 2), torch.eye(6)), TypeError, "spmm: graph must be an ow.Graph, got Tensor"),
-    (lambda g: ow.spmm(torch.rand(6, 2), g, torch.rand(8)), ValueError, "spmm: weight must have shape (9,), one number an"),
-    (lambda g: ow.spmm(torch.rand(6, 2), g, reduce="prod"), ValueError, "reduce must be 'sum', 'mean', 'max' or 'min'"),
-    (lambda g: ow.spmm(torch.rand(6, 2), g, reduce="max", bias=torch.rand(2)), ValueError, "bias is for sums and means"),
-    (lambda g: ow.spmm(torch.rand(6, 2), g, torch.rand(9).double()), ValueError, "weight must be float32, as x is, got fl"),
-    (lambda g: ow.spmm(torch.ones(6, 2, dtype=torch.int64), g), NotImplementedError, "x must be a floating-point tensor"),
-    (lambda g: ow.spmm(torch.rand(6, 2, device="meta"), g), ValueError, "x is on meta and the graph on cpu"),
-    (lambda g: ow.sddmm(torch.rand(6, 2), torch.rand(6, 3), g), ValueError, "sddmm: a must have shape (6, 3), got (6, 2)"),
-    (lambda g: ow.graph_conv(torch.rand(6, 2), torch.rand(3, 2), None, g), ValueError, "weight must have shape [2, out]"),
-    (lambda g: ow.graph_conv(torch.rand(6, 2), torch.rand(2, 2), torch.rand(3), g), ValueError, "bias must have shape (2,)"),
-    (lambda g: ow.graph_conv(torch.rand(4, 2), torch.rand(2, 2), None, g), ValueError, "x must have shape [..., 6, in]"),
-    (lambda g: ow.graph_conv(torch.rand(6, 2), torch.rand(2, 2), None, torch.eye(6).to_sparse()), ValueError, "from_sparse"),
-    (lambda g: ow.graph_conv(torch.rand(6, 2), torch.rand(2, 2), None, [1]), TypeError, "an ow.Graph or a dense matrix, got l"),
-    (lambda g: ow.graph_conv(torch.rand(6, 2), torch.rand(2, 2), None, g, order="both"), ValueError, "order must be 'auto'"),
-    (lambda g: ow.graph_conv(torch.rand(6, 2), torch.rand(2, 2), None, g, activation="elu"), ValueError, "activation must be"),
+    (lambda g: spmm(torch.rand(5, 2), g), ValueError, "spmm: x must have shape [..., 6, features]"),
+    (lambda g: spmm(torch.rand(6), g), ValueError, "got (6,)"),
+    (lambda g: spmm(X, torch.eye(6)), TypeError, "spmm: graph must be an ow.Graph, got Tensor"),
+    (lambda g: spmm(X, g, torch.rand(8)), ValueError, "spmm: weight must have shape (9,), one"),
+    (lambda g: spmm(X, g, reduce="prod"), ValueError, "reduce must be 'sum', 'mean', 'max' or 'min'"),
+    (lambda g: spmm(X, g, reduce="max", bias=torch.rand(2)), ValueError, "bias is for sums and means"),
+    (lambda g: spmm(X, g, torch.rand(9).double()), ValueError, "weight must be float32, as x is, got fl"),
+    (lambda g: spmm(torch.ones(6, 2, dtype=torch.int64), g), NotImplementedError, "x must be a floating-point tensor"),
+    (lambda g: spmm(torch.rand(6, 2, device="meta"), g), ValueError, "x is on meta and the graph on cpu"),
+    (lambda g: ow.sddmm(X, torch.rand(6, 3), g), ValueError, "sddmm: a must have shape (6, 3), got"),
+    (lambda g: graph_conv(X, torch.rand(3, 2), None, g), ValueError, "weight must have shape [2, out]"),
+    (lambda g: graph_conv(X, W, torch.rand(3), g), ValueError, "bias must have shape (2,)"),
+    (lambda g: graph_conv(torch.rand(4, 2), W, None, g), ValueError, "x must have shape [..., 6, in]"),
+    (lambda g: graph_conv(X, W, None, torch.eye(6).to_sparse()), ValueError, "from_s"),
+    (lambda g: graph_conv(X, W, None, [1]), TypeError, "or a dense matrix, got list"),
+    (lambda g: graph_conv(X, W, None, g, order="both"), ValueError, "order must be 'auto'"),
+    (lambda g: graph_conv(X, W, None, g, activation="elu"), ValueError, "activation must be"),
 ]  # fmt: skip
 
 
@@ -192,7 +195,8 @@ def test_torch_func_and_autocast_take_graphs() -> None:
     graph, x, weight = awkward(), torch.randn(6, 4), torch.randn(4, 3)
     whole = torch.func.vmap(lambda x: ow.spmm(x, graph))(torch.stack((x, 2 * x)))
     assert torch.allclose(whole[1], 2 * ow.spmm(x, graph), atol=1e-6)
-    _, tangent = torch.func.jvp(lambda x: ow.graph_conv(x, weight, None, graph), (x,), (x,))
+    jvp: Any = torch.func.jvp
+    _, tangent = jvp(lambda x: ow.graph_conv(x, weight, None, graph), (x,), (x,))
     assert torch.allclose(tangent, ow.graph_conv(x, weight, None, graph), atol=1e-5)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = ow.graph_conv(x, weight, torch.zeros(3), graph, torch.rand(9), order="transform")

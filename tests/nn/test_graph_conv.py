@@ -24,7 +24,7 @@ def by_hand(x: Tensor, ends: Tensor, weight: Tensor | None, layer: Any, *, loop:
     if layer.add_self_loops:
         a = a + torch.diag(loop * (a.diagonal() == 0).to(x.dtype))
     root = a.sum(1).clamp(min=1e-300).rsqrt() * (a.sum(1) > 0)
-    out = (root[:, None] * a * root) @ x @ layer.lin.weight.t()
+    out: Tensor = (root[:, None] * a * root) @ x @ layer.lin.weight.t()
     return out if layer.bias is None else out + layer.bias
 
 
@@ -117,6 +117,6 @@ def test_values_and_gradients_are_those_of_torch_geometric(improved: bool, loops
             found = []
             for layer in (theirs, ours):
                 out = layer(x, ends, edge_weight)
-                leaves = [x, layer.lin.weight, layer.bias, *([] if edge_weight is None else [weight])]
+                leaves: list[Any] = [x, layer.lin.weight, layer.bias, *([] if edge_weight is None else [weight])]
                 found.append((out, *torch.autograd.grad(out.sin().sum(), leaves)))
             torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)

@@ -103,6 +103,8 @@ def pattern_of(graph: Graph) -> dict[str, Any]:
         "t_edge": graph.t_edge,
         "split": graph.split,
         "t_split": graph.t_split,
+        "order": graph.order,
+        "t_order": graph.t_order,
         "piece": PIECE,
     }
 

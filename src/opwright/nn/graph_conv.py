@@ -16,9 +16,9 @@ class GraphConv(nn.Module):
     """Â X Wᵀ + b, where Â is the graph with self loops, normalised by degrees: in place of torch-geometric's GCNConv,
     with its arguments and the names of its parameters, so that its state_dict loads.
 
-    `forward(x, edge_index, edge_weight)` takes for `edge_index` an `ow.Graph` as well, which spares sorting the edges at
-    each call, or a sparse matrix. Gradients of edge weights pass through the normalisation. A graph that is normalised
-    already (`graph.normalized()`) goes with `normalize=False`, and is no break in a compiled graph.
+    `forward(x, edge_index, edge_weight)` takes for `edge_index` an `ow.Graph` as well, which spares sorting the edges
+    at each call, or a sparse matrix. Gradients of edge weights pass through the normalisation. A graph that is
+    normalised already (`graph.normalized()`) goes with `normalize=False`, and is no break in a compiled graph.
 
     Args:
         improved: a self loop that is added counts 2 rather than 1, where there are edge weights, as in GCNConv
@@ -119,7 +119,7 @@ class GraphConv(nn.Module):
         return Graph.from_sparse(edges) if edges.layout != torch.strided else Graph(edges, x.shape[-2])
 
     def _apply(self, fn: Any, recurse: bool = True) -> GraphConv:
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self._cached_graph is not None:
             self._cached_graph = self._cached_graph._mapped(fn)
         return self

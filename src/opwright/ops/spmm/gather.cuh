@@ -24,10 +24,11 @@ struct Gather {
     T* out;  // nullptr: dots alone
     const T* own;
     int64_t own_stride;
-    C* dots;         // dots[edge] = x[col] · own[row]
-    const P* split;  // row and first edge of each piece of the long rows
-    int64_t pieces, piece;
-    C* partial;  // [pieces, features]
+    C* dots;                       // dots[edge] = x[col] · own[row]
+    const P* split;                // row and first edge of each piece of the long rows
+    const int32_t* order;          // the other rows, those of about as many edges side by side; nullptr: as they are
+    int64_t pieces, piece, tasks;  // tasks: the pieces, and then the rows
+    C* partial;                    // [pieces, features]
 };
 
 template <class T, int V>
@@ -35,25 +36,35 @@ struct alignas(sizeof(T) * V) Pack {
     T at[V];
 };
 
-// How neighbours are read: 0 plainly, 1 past the first cache, in which a random row would only push out others.
-template <int hint, class T, int V>
-__device__ Pack<T, V> read(const T* from) {
-    Pack<T, V> pack;
-    if constexpr (sizeof(pack) == 16) {
-        uint4 words;
-        if constexpr (hint == 0) {
-            words = __ldg(reinterpret_cast<const uint4*>(from));
-        } else {
-            asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-                         : "l"(from));
-        }
-        memcpy(&pack, &words, 16);
-    } else {
-        pack = *reinterpret_cast<const Pack<T, V>*>(from);
+// V features of a neighbour, as they were read: 16 bytes at once, or one number. They become numbers where they are
+// used; half precisions two from a word.
+template <class T, int V>
+struct Near {
+    using C = Compute<T>;
+    static constexpr bool whole = sizeof(T) * V == 16;
+    std::conditional_t<whole, uint4, T> raw = {};
+
+    __device__ void read(const T* from) {
+        if constexpr (whole)
+            raw = __ldg(reinterpret_cast<const uint4*>(from));
+        else
+            raw = *from;
     }
-    return pack;
-}
+
+    __device__ C at(int i) const {
+        if constexpr (!whole) {
+            return static_cast<C>(raw);
+        } else {
+            const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+            if constexpr (std::is_same_v<T, float>) return __uint_as_float(words[i]);
+            if constexpr (std::is_same_v<T, double>)
+                return __hiloint2double(static_cast<int>(words[2 * i + 1]), static_cast<int>(words[2 * i]));
+            const uint32_t word = words[i / 2];
+            if constexpr (std::is_same_v<T, BFloat16>) return __uint_as_float(i % 2 ? word & 0xffff0000u : word << 16);
+            return __half2float(__ushort_as_half(static_cast<unsigned short>(i % 2 ? word >> 16 : word)));
+        }
+    }
+};
 
 template <class T, class C>
 __device__ C number(const void* from, int64_t at, bool wide) {
@@ -76,7 +87,7 @@ struct Part {
     template <class T, class P>
     __device__ bool find(const Gather<T, P>& q, int64_t task) {
         piece = task < q.pieces;
-        row = piece ? static_cast<int64_t>(q.split[2 * task]) : task - q.pieces;
+        row = piece ? static_cast<int64_t>(q.split[2 * task]) : q.order ? q.order[task - q.pieces] : task - q.pieces;
         if (row < 0 || row >= q.rows) return false;
         begin = max(static_cast<int64_t>(q.rowptr[row]), int64_t(0));
         end = min(static_cast<int64_t>(q.rowptr[row + 1]), q.edges);
@@ -112,20 +123,20 @@ __device__ C sum_each(unsigned mask, int lane, C (&numbers)[U]) {
 // G lanes a row, each with V features side by side; U neighbours are on their way at a time. Tiles of G · V features
 // are blockIdx.y, so that all rows go through one tile before the next: the part of x that they read may then stay in
 // the second cache.
-template <class T, int V, int G, class P, bool dots, int U = (G < 8 ? G : 8), int hint = 1>
+template <class T, int V, int G, class P, bool dots, int U = 4>
 __global__ void __launch_bounds__(block_threads) gather(__grid_constant__ const Gather<T, P> q) {
     using C = Compute<T>;
     const int lane = threadIdx.x % G;
     const unsigned mask = G == 32 ? ~0u : ((1u << (G % 32)) - 1) << (threadIdx.x % 32 / G * G);
     const int64_t task = blockIdx.x * int64_t(block_threads / G) + threadIdx.x / G;
     Part part;
-    if (task >= q.pieces + q.rows || !part.find(q, task)) return;
+    if (task >= q.tasks || !part.find(q, task)) return;
     const int32_t feature = ((q.first_tile + blockIdx.y) * G + lane) * V;
     const bool active = feature < q.features;
     const T* const x = q.x + feature;
     C sums[V] = {};
-    Pack<T, V> own = {};
-    if (dots && active) own = *reinterpret_cast<const Pack<T, V>*>(q.own + part.row * q.own_stride + feature);
+    Near<T, V> own;
+    if (dots && active) own.read(q.own + part.row * q.own_stride + feature);
     for (int64_t base = part.begin; base < part.end; base += G) {
         // A lane looks at one edge; an index out of range is none.
         const int64_t mine = base + lane;
@@ -148,26 +159,25 @@ __global__ void __launch_bounds__(block_threads) gather(__grid_constant__ const 
         const int count = static_cast<int>(min(part.end - base, int64_t(G)));
         for (int at = 0; at < count; at += U) {
             int32_t from[U];
-            Pack<T, V> near[U];
+            Near<T, V> near[U];
 #pragma unroll
             for (int u = 0; u < U; ++u) from[u] = __shfl_sync(mask, c, at + u, G);
 #pragma unroll
             for (int u = 0; u < U; ++u) {
-                near[u] = {};
-                if (active && from[u] >= 0) near[u] = read<hint, T, V>(x + from[u] * q.x_stride);
+                if (active && from[u] >= 0) near[u].read(x + from[u] * q.x_stride);
             }
             if (q.weight || q.degrees) {
 #pragma unroll
                 for (int u = 0; u < U; ++u) {
                     const C factor = __shfl_sync(mask, w, at + u, G);
 #pragma unroll
-                    for (int i = 0; i < V; ++i) sums[i] += factor * static_cast<C>(near[u].at[i]);
+                    for (int i = 0; i < V; ++i) sums[i] += factor * near[u].at(i);
                 }
             } else {
 #pragma unroll
                 for (int u = 0; u < U; ++u) {
 #pragma unroll
-                    for (int i = 0; i < V; ++i) sums[i] += static_cast<C>(near[u].at[i]);
+                    for (int i = 0; i < V; ++i) sums[i] += near[u].at(i);
                 }
             }
             if constexpr (dots) {
@@ -175,8 +185,7 @@ __global__ void __launch_bounds__(block_threads) gather(__grid_constant__ const 
 #pragma unroll
                 for (int u = 0; u < U; ++u) {
 #pragma unroll
-                    for (int i = 0; i < V; ++i)
-                        products[u] += static_cast<C>(own.at[i]) * static_cast<C>(near[u].at[i]);
+                    for (int i = 0; i < V; ++i) products[u] += own.at(i) * near[u].at(i);
                 }
                 const C dot = sum_each<G>(mask, lane, products);
                 const int which = at + lane / (G / U);
@@ -208,7 +217,7 @@ __global__ void __launch_bounds__(block_threads) join_pieces(__grid_constant__ c
     const int64_t row = q.split[2 * first];
     if (row < 0 || row >= q.rows || (first > 0 && q.split[2 * first - 2] == row)) return;
     Part part;
-    part.find(q, q.pieces + row);
+    part.find(q, first);
     const int64_t count = min(ceil_div(part.degree, q.piece), q.pieces - first);
     const int32_t feature = blockIdx.y * 32 + threadIdx.x % 32;
     C sum = 0;

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import opwright as ow
 
-from .pattern import PATTERN, SIZES, drawn, indices, read, refuse_features, sums_in
+from .pattern import NODES, PATTERN, PIECE, SIZES, drawn, indices, read, refuse_features, sums_in
 
 Reduce = Literal["sum", "mean"]
 
@@ -28,6 +28,8 @@ def spmm(
     t_edge: Tensor | None = None,
     split: Tensor | None = None,
     t_split: Tensor | None = None,
+    order: Tensor | None = None,
+    t_order: Tensor | None = None,
     piece: int = 0,
     reduce: Reduce = "sum",
 ) -> Tensor:
@@ -51,6 +53,8 @@ def spmm(
         split: `[pieces, 2]`, the schedule for a GPU: row and first edge of each piece of the rows that have more than
             `piece` edges, in their order
         t_split: `[pieces, 2]`, that of the transposed form
+        order: the other rows, in the order in which a GPU takes them: those of about as many edges side by side
+        t_order: the other columns
         piece: how many edges a piece has
         reduce: `"sum"`, or `"mean"`, which divides by the number of edges
 
@@ -66,6 +70,7 @@ def spmm(
     """
     refuse_features(x, weight=weight, bias=bias)
     other = {"t_rowptr": t_rowptr, "t_col": t_col, "t_edge": t_edge, "split": split, "t_split": t_split}
+    other |= {"order": order, "t_order": t_order}
     edges = read(x.shape[0], rowptr, col, edge, piece, **other)
     count, features = col.shape[0], x.shape[1]
     ow.require(weight is None or weight.shape == (count,), "weight must have shape ({count},), got {weight.shape}")
@@ -94,6 +99,8 @@ def _(
     t_edge: Tensor | None,
     split: Tensor | None,
     t_split: Tensor | None,
+    order: Tensor | None,
+    t_order: Tensor | None,
     piece: int,
     reduce: Reduce,
     wanted: list[bool],
@@ -120,24 +127,23 @@ def _(
 
 @spmm.samples
 def _(make: ow.Maker) -> Iterator[Any]:
-    def graph(x: Tensor, rows: Tensor, **options: Any) -> Any:
-        return drawn(make, rows.shape[0], x.shape[0], **options)
-
     if not make.dtype.is_floating_point:
         return
-    x, rows = make(5, 3), make(4)
-    index, more = graph(x, rows)
-    yield x, *index, make(*index[1].shape), make(x.shape[1]), more
     x, rows = make(6, 8), make(7)
-    index, more = graph(x, rows, degree=3.0, hub=True)
-    yield x, *index, make(*index[1].shape), None, {**more, "reduce": "mean"}
+    index, more = drawn(make, rows.shape[0], x.shape[0], 3.0, hub=True)
+    yield x, *index, make(*index[1].shape), make(x.shape[1]), {**more, "reduce": "mean"}
     x, rows = make(4, 33), make(5)
-    index, more = graph(x, rows, order=False)
-    yield x, *index, None, make(x.shape[1]), {**more, "split": None, "t_split": None, "piece": 0}
+    index, more = drawn(make, rows.shape[0], x.shape[0], order=False)
+    yield (
+        x,
+        *index,
+        None,
+        None,
+        {name: value for name, value in more.items() if name.startswith(("t_rowptr", "t_col", "t_edge"))},
+    )
     x, rows = make(3, 1), make(2)
-    yield x, *(t.long() for t in graph(x, rows)[0])  # isolated nodes, no transposed form, indices of 64 bits
-    yield make(0, 2), indices(make, 0, 0, 0, 0), indices(make)  # no edges
-    yield make(3, 4), indices(make, 0), indices(make)  # no rows
+    index, _ = drawn(make, rows.shape[0], x.shape[0])
+    yield x, *(t.long() for t in index)  # isolated nodes, no transposed form, indices of 64 bits
 
 
 @spmm.rejects
@@ -174,15 +180,10 @@ def _(grad: Tensor, x: Tensor, rowptr: Tensor, col: Tensor, weight: Tensor | Non
     return ow.Cost(bytes=moved, flops=(2 if weight is None else 4) * col.shape[0] * x.shape[1])
 
 
-def _measured(make: ow.Maker, nodes: int, degree: int, features: int) -> Any:
-    x = make(nodes, features)
-    index, more = drawn(make, nodes, nodes, degree, order=False)
-    return x, *index, make(*index[1].shape), {**more, "split": None, "t_split": None, "piece": 0}
-
-
-@spmm.bench("20 neighbours, 64 features", sizes={"cpu": (1000, 20_000), "cuda": (10_000, 200_000)})
+@spmm.bench("20 neighbours, 64 features", sizes=NODES)
 def _(make: ow.Maker, n: int) -> Any:
-    return _measured(make, n, 20, 64)
+    index, more = drawn(make, n, n, 20, order=False, longest=PIECE)
+    return make(n, 64), *index, make(*index[1].shape), more
 
 
 def _csr(x: Tensor, rowptr: Tensor, col: Tensor, weight: Tensor, *rest: Any, **more: Any) -> Any:
@@ -225,6 +226,8 @@ def sddmm(
     t_edge: Tensor | None = None,
     split: Tensor | None = None,
     t_split: Tensor | None = None,
+    order: Tensor | None = None,
+    t_order: Tensor | None = None,
     piece: int = 0,
 ) -> Tensor:
     """out[edge[k]] = a[i] · b[col[k]] for the edges k of each row i.
@@ -249,6 +252,7 @@ def sddmm(
     refuse_features(b, name="b")
     ow.require(a.dtype == b.dtype, "a and b must have one dtype, got {a.dtype} and {b.dtype}")
     other = {"t_rowptr": t_rowptr, "t_col": t_col, "t_edge": t_edge, "split": split, "t_split": t_split}
+    other |= {"order": order, "t_order": t_order}
     edges = read(b.shape[0], rowptr, col, edge, piece, **other)
     rows, features = edges.rows, b.shape[1]
     ow.require(a.shape == (rows, features), "a must have shape ({rows}, {features}), got {a.shape}")
@@ -270,6 +274,8 @@ def _(
     t_edge: Tensor | None,
     split: Tensor | None,
     t_split: Tensor | None,
+    order: Tensor | None,
+    t_order: Tensor | None,
     piece: int,
     wanted: list[bool],
 ) -> Any:
@@ -288,11 +294,9 @@ def _(
 def _(make: ow.Maker) -> Iterator[Any]:
     if not make.dtype.is_floating_point:
         return
-    for rows, columns, features, order in ((4, 5, 3, True), (6, 3, 40, False)):
-        a, b = make(rows, features), make(columns, features)
-        index, more = drawn(make, a.shape[0], b.shape[0], 3.0, hub=True, order=order)
-        yield a, b, *index, more
-    yield make(2, 3), make(4, 3), indices(make, 0, 0, 0), indices(make)
+    a, b = make(6, 34), make(5, 34)
+    index, more = drawn(make, a.shape[0], b.shape[0], 3.0, hub=True)
+    yield a, b, *index, more
 
 
 @sddmm.rejects
@@ -308,6 +312,18 @@ def _(make: ow.Maker) -> Iterator[Any]:
 def _(a: Tensor, b: Tensor, rowptr: Tensor, col: Tensor, **rest: Any) -> ow.Cost:
     moved = a.nbytes + b.nbytes + rowptr.nbytes + col.nbytes + col.shape[0] * a.itemsize
     return ow.Cost(bytes=moved, flops=2 * col.shape[0] * a.shape[1])
+
+
+@sddmm.backward.cost
+def _(grad: Tensor, a: Tensor, b: Tensor, rowptr: Tensor, col: Tensor, **rest: Any) -> ow.Cost:
+    moved = 2 * (a.nbytes + b.nbytes + grad.nbytes + rowptr.nbytes + col.nbytes)
+    return ow.Cost(bytes=moved, flops=4 * col.shape[0] * a.shape[1])
+
+
+@sddmm.bench("20 neighbours, 64 features", sizes=NODES)
+def _(make: ow.Maker, n: int) -> Any:
+    index, more = drawn(make, n, n, 20, order=False, longest=PIECE)
+    return make(n, 64), make(n, 64), *index, more
 
 
 PRODUCT = ow.Domain(dtypes=ow.FLOATING, types=INDEX, sizes=f"a[r, f] b[n, f] {SIZES}")

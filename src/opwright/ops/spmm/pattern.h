@@ -7,11 +7,16 @@ namespace graphs {
 
 using Index = std::optional<Tensor>;
 
+// What balances the load on a GPU: the long rows in pieces, and the other rows in another order.
+struct Schedule {
+    Index split, order;
+};
+
 // The edges of row i are those from rowptr[i] to rowptr[i + 1]. Edge k comes from column col[k], and weight[edge[k]] is
-// its weight. rowptr, edge and split have one type, int32 where it reaches, col has int32.
+// its weight. rowptr, edge and split have one type, int32 where it reaches; col and order have int32.
 struct Pattern {
     Tensor rowptr, col;
-    Index edge, split;
+    Index edge, split, order;
     int64_t rows, columns, edges;
 
     bool is_long() const { return dtype(rowptr) == DType::Long; }
@@ -23,7 +28,7 @@ inline Index laid(const Index& index, DType type) {
     return aten::contiguous(dtype(*index) == type ? *index : aten::to(*index, type));
 }
 
-inline Pattern pattern(const char* op, const Tensor& rowptr, const Tensor& col, const Index& edge, const Index& split,
+inline Pattern pattern(const char* op, const Tensor& rowptr, const Tensor& col, const Index& edge, const Schedule& s,
                        int64_t columns) {
     check(rowptr.dim() == 1 && rowptr.size(0) > 0 && col.dim() == 1, op, ": rowptr and col must be vectors, got ",
           shape(rowptr), " and ", shape(col));
@@ -33,13 +38,8 @@ inline Pattern pattern(const char* op, const Tensor& rowptr, const Tensor& col, 
     const int64_t edges = col.size(0);
     // Offsets of 64 bits with so few edges come from who never thought of it.
     const DType type = edges >= INT32_MAX - 4096 ? DType::Long : DType::Int;
-    return {*laid(rowptr, type),
-            *laid(col, DType::Int),
-            laid(edge, type),
-            laid(split, type),
-            rowptr.size(0) - 1,
-            columns,
-            edges};
+    return {*laid(rowptr, type),       *laid(col, DType::Int), laid(edge, type), laid(s.split, type),
+            laid(s.order, DType::Int), rowptr.size(0) - 1,     columns,          edges};
 }
 
 // The transposed form is given as a whole or not at all; a piece is no longer than any row.

@@ -8,10 +8,12 @@ from torch import Tensor
 
 import opwright as ow
 
-PATTERN = ("rowptr", "col", "edge", "t_rowptr", "t_col", "t_edge", "split", "t_split")
+PATTERN = ("rowptr", "col", "edge", "t_rowptr", "t_col", "t_edge", "split", "t_split", "order", "t_order")
 """The parameters that say what the graph is."""
-SIZES = "rowptr[_] col[e] edge[e] t_rowptr[_] t_col[e] t_edge[e] split[_, 2] t_split[_, 2]"
+SIZES = "rowptr[_] col[e] edge[e] t_rowptr[_] t_col[e] t_edge[e] split[_, 2] t_split[_, 2] order[_] t_order[_]"
 """Their sizes, as domains have them."""
+PIECE = 128
+"""Edges of a piece of a long row."""
 INTEGERS = (torch.int32, torch.int64)
 
 
@@ -67,6 +69,12 @@ def read(
         ow.require(
             value is None or (value.dim() == 2 and value.shape[1] == 2 and value.dtype in INTEGERS),
             "{name} must have shape [pieces, 2] and be of int32 or int64, got {value.dtype} {value.shape}",
+        )
+    for name in ("order", "t_order"):
+        value = given.get(name)
+        ow.require(
+            value is None or (value.dim() == 1 and value.dtype in INTEGERS),
+            "{name} must be a vector of int32 or int64, got {value.dtype} {value.shape}",
         )
     ow.require(0 <= piece < 2**31, "piece must lie in [0, 2147483648), got {piece}")
     rows = rowptr.shape[0] - 1
@@ -124,8 +132,19 @@ def indices(make: ow.Maker, *values: int) -> Tensor:
     return torch.tensor(values, dtype=torch.int32, device=make.device)
 
 
+NODES = {"cpu": (500, 2000, 8000, 20_000), "cuda": (10_000, 50_000, 100_000, 200_000)}
+"""Sizes to measure: nodes, each with 20 neighbours."""
+
+
 def drawn(
-    make: ow.Maker, rows: int, columns: int, degree: float = 2.0, *, hub: bool = False, order: bool = True
+    make: ow.Maker,
+    rows: int,
+    columns: int,
+    degree: float = 2.0,
+    *,
+    hub: bool = False,
+    order: bool = True,
+    longest: int = 8,
 ) -> Any:
     """A random graph for samples: rowptr and col, and by name its order, its transposed form and its schedules. With a
     `hub`, the first row has most of the edges."""
@@ -134,7 +153,7 @@ def drawn(
     if hub:
         row[count // 4 :] = 0
     col = torch.randint(0, max(columns, 1), (count,), generator=make.generator)
-    return compressed(row, col, rows, columns, order=order, device=make.device, longest=8)
+    return compressed(row, col, rows, columns, order=order, device=make.device, longest=longest)
 
 
 def compressed(
@@ -157,6 +176,8 @@ def compressed(
         "t_edge": t_edge,
         "split": split_of(rowptr, longest),
         "t_split": split_of(t_rowptr, longest),
+        "order": order_of(rowptr, longest),
+        "t_order": order_of(t_rowptr, longest),
     }
     index: dict[str, Any] = {name: None if t is None else t.int().to(device) for name, t in rest.items()}
     index["piece"] = longest
@@ -172,3 +193,10 @@ def split_of(rowptr: Tensor, longest: int) -> Tensor:
     first = (pieces.cumsum(0) - pieces).repeat_interleave(pieces)
     begin = rowptr[row] + (torch.arange(row.shape[0], device=rowptr.device) - first) * longest
     return torch.stack((row.to(rowptr.dtype), begin.to(rowptr.dtype)), 1)
+
+
+def order_of(rowptr: Tensor, longest: int) -> Tensor:
+    """The rows with at most `longest` edges, the longest first."""
+    degree = rowptr.diff()
+    by_degree = degree.argsort(descending=True, stable=True)
+    return by_degree[degree[by_degree] <= longest]

@@ -46,6 +46,12 @@ struct Lanes {
         Vector v;
         if constexpr (std::is_same_v<T, C>) {
             std::memcpy(&v, from, sizeof(v));
+        } else if constexpr (std::is_same_v<T, BFloat16>) {  // the upper half of a float
+            using Words = typename Vectors<uint32_t, bytes>::type;
+            typename Vectors<uint16_t, bytes / 2>::type halves;
+            std::memcpy(&halves, from, sizeof(halves));
+            const Words words = __builtin_convertvector(halves, Words) << 16;
+            std::memcpy(&v, &words, sizeof(v));
         } else {
             C wide[count];
             for (int i = 0; i < count; ++i) wide[i] = static_cast<C>(from[i]);

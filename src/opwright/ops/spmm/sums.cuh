@@ -5,10 +5,14 @@
 
 namespace graphs {
 
+// Of the second cache; all GPUs of a machine are taken to be alike.
 inline int64_t cache_bytes() {
-    int bytes = 0, device = 0;
-    ow_inner::cuda_check(cudaGetDevice(&device), "asking for the device");
-    ow_inner::cuda_check(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, device), "asking for the cache");
+    static const int64_t bytes = [] {
+        int found = 0, device = 0;
+        ow_inner::cuda_check(cudaGetDevice(&device), "asking for the device");
+        ow_inner::cuda_check(cudaDeviceGetAttribute(&found, cudaDevAttrL2CacheSize, device), "asking for the cache");
+        return found;
+    }();
     return bytes;
 }
 
@@ -23,12 +27,23 @@ inline bool aligned(const Tensor& x, int64_t elements) {
 inline int lanes_for(int64_t vectors, int64_t columns, bool whole) {
     int lanes = vectors <= 4 ? 4 : vectors <= 8 ? 8 : vectors <= 16 ? 16 : 32;
     if (whole) return std::max(lanes, 8);
-    const int64_t room = cache_bytes() * 3 / 4, bytes = columns * 16;
+    const int64_t room = cache_bytes(), bytes = columns * 16;
     if (bytes * std::min<int64_t>(lanes, vectors) <= room) return lanes;
     for (int fewer = lanes / 2; fewer >= 8; fewer /= 2) {
         if (bytes * fewer <= room) return fewer;
     }
     return lanes;
+}
+
+inline int64_t pieces_of(const Pattern& p, int64_t piece) { return given(p.split) && piece > 0 ? p.split->size(0) : 0; }
+
+template <class T, class P>
+void place_tasks(Gather<T, P>& q, const Pattern& p, int64_t piece) {
+    q.pieces = pieces_of(p, piece), q.piece = piece;
+    if (q.pieces > 0) q.split = data<const P>(*p.split);
+    const bool ordered = given(p.order) && piece > 0;
+    if (ordered) q.order = data<const int32_t>(*p.order);
+    q.tasks = q.pieces + (ordered ? p.order->size(0) : p.rows);
 }
 
 template <class T, class P>
@@ -38,7 +53,7 @@ void walk_typed(Gather<T, P> q, bool vectors, bool dots) {
     const int lanes = std::is_same_v<P, int64_t> ? 32 : lanes_for(across, vectors ? q.columns : 0, dots);
     const int64_t tiles = ceil_div(across, lanes);
     const auto with = [&](auto kernel) {
-        const int64_t blocks = ceil_div(q.pieces + q.rows, block_threads / lanes);
+        const int64_t blocks = ceil_div(q.tasks, block_threads / lanes);
         // Dots of several tiles are added up from launch to launch.
         for (int64_t tile = 0; tile < (dots ? tiles : 1); ++tile) {
             q.first_tile = static_cast<int32_t>(tile);
@@ -78,7 +93,7 @@ void walk_as(const Pattern& p, const Tensor& x, const Walk& w, const Tensor& out
     const Tensor weight = given(w.weight) ? aten::contiguous(*w.weight) : Tensor();
     const Tensor bias = given(w.bias) ? aten::contiguous(*w.bias) : Tensor();
     const Tensor own = given(w.own) ? matrix(*w.own) : Tensor();
-    const int64_t pieces = given(p.split) && w.piece > 0 ? p.split->size(0) : 0;
+    const int64_t pieces = pieces_of(p, w.piece);
     const Tensor partial = pieces > 0 && w.sums ? empty({pieces, f}, dtype_of<C>) : Tensor();
     dispatch(Types<int32_t, int64_t>(), dtype(p.rowptr), [&](auto offset) {
         using P = decltype(offset);
@@ -96,7 +111,7 @@ void walk_as(const Pattern& p, const Tensor& x, const Walk& w, const Tensor& out
         q.out = w.sums ? data<T>(out) : nullptr;
         if (own.defined()) q.own = data<const T>(own), q.own_stride = own.size(0) > 1 ? own.stride(0) : f;
         q.dots = w.dots ? data<C>(*w.dots) : nullptr;
-        if (pieces > 0) q.split = data<const P>(*p.split), q.pieces = pieces, q.piece = w.piece;
+        place_tasks(q, p, w.piece);
         q.partial = partial.defined() ? data<C>(partial) : nullptr;
         constexpr int V = 16 / sizeof(T);
         walk_typed(q, f % V == 0 && aligned(x, V) && aligned(own, V), w.dots.has_value());
@@ -131,9 +146,9 @@ inline Tensor walk(const Pattern& p, const Tensor& features, const Walk& w) {
 }
 
 // Nobody waits for a GPU to look at indices: the walk leaves out those that it must not read.
-inline Pattern taken(const char* op, const Tensor& rowptr, const Tensor& col, const Index& edge, const Index& split,
+inline Pattern taken(const char* op, const Tensor& rowptr, const Tensor& col, const Index& edge, const Schedule& s,
                      int64_t columns, bool = false) {
-    return pattern(op, rowptr, col, edge, split, columns);
+    return pattern(op, rowptr, col, edge, s, columns);
 }
 
 inline void refuse_offsets(const char*, const char*, const Tensor&, int64_t) {}

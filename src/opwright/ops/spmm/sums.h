@@ -46,7 +46,7 @@ inline Tensor walk(const Pattern& p, const Tensor& features, const Walk& w) {
 }
 
 // Indices are looked at before a loop trusts them; the schedule is for a GPU.
-inline Pattern taken(const char* op, const Tensor& rowptr, const Tensor& col, const Index& edge, const Index&,
+inline Pattern taken(const char* op, const Tensor& rowptr, const Tensor& col, const Index& edge, const Schedule&,
                      int64_t columns, bool transposed = false) {
     const char* const names[2][3] = {{"rowptr", "col", "edge"}, {"t_rowptr", "t_col", "t_edge"}};
     const char* const* const name = names[transposed];
@@ -79,7 +79,7 @@ inline Pattern transposed(const Pattern& p) {
             }
         }
     });
-    return {rowptr, col, edge, {}, p.columns, p.rows, p.edges};
+    return {rowptr, col, edge, {}, {}, p.columns, p.rows, p.edges};
 }
 
 }  // namespace graphs

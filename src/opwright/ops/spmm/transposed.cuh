@@ -55,7 +55,7 @@ inline Pattern transposed(const Pattern& p) {
         for_each(p.edges, Places<P>{data<const P>(p.rowptr), given(p.edge) ? data<const P>(*p.edge) : nullptr, from,
                                     p.rows, data<int32_t>(col), data<P>(edge)});
     });
-    return {rowptr, col, edge, {}, p.columns, p.rows, p.edges};
+    return {rowptr, col, edge, {}, {}, p.columns, p.rows, p.edges};
 }
 
 }  // namespace graphs

@@ -7,10 +7,10 @@ namespace graphs {
 
 // The transposed form, as it was given or made.
 static Pattern turned(const char* op, const Tensor& rowptr, const Tensor& col, const Index& edge, const Index& t_rowptr,
-                      const Index& t_col, const Index& t_edge, const Index& t_split, int64_t columns) {
+                      const Index& t_col, const Index& t_edge, const Schedule& t_schedule, int64_t columns) {
     refuse_parts(op, columns, t_rowptr, t_col, t_edge, 0);
     if (!given(t_rowptr)) return transposed(taken(op, rowptr, col, edge, {}, columns));
-    return taken(op, *t_rowptr, *t_col, t_edge, t_split, rowptr.size(0) - 1, true);
+    return taken(op, *t_rowptr, *t_col, t_edge, t_schedule, rowptr.size(0) - 1, true);
 }
 
 static void refuse_rows(const char* op, const char* name, const Tensor& x, const Tensor& rowptr) {

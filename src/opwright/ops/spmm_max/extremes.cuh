@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(block_threads) find_extremes(__grid_constant__
     const int64_t task = blockIdx.x * int64_t(row_warps) + threadIdx.x / 32;
     const int32_t feature = blockIdx.y * 32 + threadIdx.x % 32;
     Part part;
-    if (task >= q.pieces + q.rows || !part.find(q, task) || feature >= q.features) return;
+    if (task >= q.tasks || !part.find(q, task) || feature >= q.features) return;
     Best<C> found;
 #pragma unroll 4
     for (int64_t k = part.begin; k < part.end; ++k) {
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(block_threads) join_extremes(__grid_constant__
     const int64_t first = blockIdx.x, row = q.split[2 * first];
     if (row < 0 || row >= q.rows || (first > 0 && q.split[2 * first - 2] == row)) return;
     Part part;
-    part.find(q, q.pieces + row);
+    part.find(q, first);
     const int64_t count = min(ceil_div(part.degree, q.piece), q.pieces - first);
     for (int32_t feature = threadIdx.x; feature < q.features; feature += block_threads) {
         Best<Compute<T>> found;
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(block_threads) share_columns(__grid_constant__
     const int64_t task = blockIdx.x * int64_t(row_warps) + threadIdx.x / 32;
     const int32_t feature = blockIdx.y * 32 + threadIdx.x % 32;
     Part part;
-    if (task >= q.pieces + q.rows || !part.find(q, task) || feature >= q.features) return;
+    if (task >= q.tasks || !part.find(q, task) || feature >= q.features) return;
     const C own = static_cast<C>(q.x[part.row * q.x_stride + feature]);
     C sum = 0;
 #pragma unroll 4
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(block_threads) share_edges(__grid_constant__ c
     const Gather<T, P>& q = s.q;
     const int64_t task = blockIdx.x * int64_t(row_warps) + threadIdx.x / 32;
     Part part;
-    if (task >= q.pieces + q.rows || !part.find(q, task)) return;
+    if (task >= q.tasks || !part.find(q, task)) return;
     for (int64_t k = part.begin; k < part.end; ++k) {
         P e;
         C w, sum = 0;
@@ -149,9 +149,8 @@ Extremes<T, P> asked(const Pattern& p, const Tensor& x, const Tensor& weight, bo
     q.features = static_cast<int32_t>(x.size(1));
     q.x = data<const T>(x), q.x_stride = x.size(0) > 1 ? x.stride(0) : x.size(1);
     if (weight.defined()) q.weight = weight.const_data_ptr(), q.weight_is_wide = dtype(weight) == dtype_of<C>;
-    q.pieces = given(p.split) && piece > 0 ? p.split->size(0) : 0, q.piece = piece;
+    place_tasks(q, p, piece);
     if (q.pieces > 0) {
-        q.split = data<const P>(*p.split);
         room = empty({q.pieces, x.size(1)}, dtype_of<C>), counts = empty({q.pieces, x.size(1)}, dtype_of<C>);
         q.partial = data<C>(room), s.counts = data<C>(counts);
     }
@@ -161,7 +160,7 @@ Extremes<T, P> asked(const Pattern& p, const Tensor& x, const Tensor& weight, bo
 
 template <class T, class P>
 Grid grid_of(const Extremes<T, P>& s, bool tiles = true) {
-    return {ceil_div(s.q.pieces + s.q.rows, row_warps), block_threads, 0, tiles ? ceil_div(s.q.features, 32) : 1};
+    return {ceil_div(s.q.tasks, row_warps), block_threads, 0, tiles ? ceil_div(s.q.features, 32) : 1};
 }
 
 template <class T, class P>

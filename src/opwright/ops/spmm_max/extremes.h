@@ -1,6 +1,8 @@
 // The greatest and the least of neighbours, on the CPU.
 #pragma once
 
+#include <limits>
+
 #include "../spmm/sums.h"
 
 namespace graphs {
@@ -19,15 +21,17 @@ struct Extreme {
     C factor(P k) const { return weight ? weight[edge ? edge[k] : k] : C(1); }
 
     // The extremes of row i and how many edges have each, for n features from `at` on.
+    template <bool minimum>
     OPWRIGHT_INLINE void find(int64_t i, int64_t at, int64_t n, C* best, C* among) const {
-        std::fill_n(best, n, C(0)), std::fill_n(among, n, C(0));
+        const C none = minimum ? std::numeric_limits<C>::infinity() : -std::numeric_limits<C>::infinity();
+        std::fill_n(best, n, rowptr[i] < rowptr[i + 1] ? none : C(0)), std::fill_n(among, n, C(0));
         for (P k = rowptr[i]; k < rowptr[i + 1]; ++k) {
             const T* row = x + col[k] * x_stride + at;
             const C w = factor(k);
-            const bool first = k == rowptr[i];
+            OPWRIGHT_INDEPENDENT
             for (int64_t f = 0; f < n; ++f) {
                 const C v = w * static_cast<C>(row[f]), b = best[f];
-                const bool better = first || (least ? v < b : v > b) || v != v;
+                const bool better = (minimum ? v < b : v > b) | (v != v);
                 among[f] = better ? C(1) : among[f] + (v == b ? C(1) : C(0));
                 best[f] = better ? v : b;
             }
@@ -52,7 +56,10 @@ struct FindRows {
         for (int64_t i = begin; i < end; ++i) {
             for (int64_t at = 0; at < q->features; at += width) {
                 const int64_t n = std::min(width, q->features - at), place = i * q->features + at;
-                q->find(i, at, n, best, among);
+                if (q->least)
+                    q->template find<true>(i, at, n, best, among);
+                else
+                    q->template find<false>(i, at, n, best, among);
                 for (int64_t f = 0; f < n; ++f) {
                     if (to->out) {
                         to->out[place + f] = static_cast<T>(best[f]);

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import opwright as ow
 
-from ..spmm.pattern import PATTERN, SIZES, Edges, drawn, indices, read, refuse_features, sums_in
+from ..spmm.pattern import NODES, PATTERN, PIECE, SIZES, Edges, drawn, indices, read, refuse_features, sums_in
 
 Reduce = Literal["max", "min"]
 
@@ -26,6 +26,8 @@ def spmm_max(
     t_edge: Tensor | None = None,
     split: Tensor | None = None,
     t_split: Tensor | None = None,
+    order: Tensor | None = None,
+    t_order: Tensor | None = None,
     piece: int = 0,
     reduce: Reduce = "max",
 ) -> Tensor:
@@ -53,6 +55,7 @@ def spmm_max(
             [ 0.]])
     """
     other = {"t_rowptr": t_rowptr, "t_col": t_col, "t_edge": t_edge, "split": split, "t_split": t_split}
+    other |= {"order": order, "t_order": t_order}
     edges, message = _messages(x, rowptr, col, weight, edge, piece, **other)
     return _extremes(edges, message, reduce).to(x.dtype)
 
@@ -88,6 +91,8 @@ def _(
     t_edge: Tensor | None,
     split: Tensor | None,
     t_split: Tensor | None,
+    order: Tensor | None,
+    t_order: Tensor | None,
     piece: int,
     reduce: Reduce,
     wanted: list[bool],
@@ -115,15 +120,12 @@ def _(
 def _(make: ow.Maker) -> Iterator[Any]:
     if not make.dtype.is_floating_point:
         return
-    x, rows = make(5, 3), make(4)
+    x, rows = make(5, 34), make(4)
     index, more = drawn(make, rows.shape[0], x.shape[0], 3.0, hub=True)
     yield x, *index, make(*index[1].shape), more
-    x, rows = make(4, 34), make(6)
-    index, more = drawn(make, rows.shape[0], x.shape[0], order=False)
-    yield x, *index, None, {**more, "reduce": "min"}
-    x = make(3, 2)
-    yield x, *drawn(make, 3, x.shape[0])[0]  # no transposed form
-    yield make(3, 4), indices(make, 0, 0), indices(make)  # no edges
+    x, rows = make(3, 2), make(4)
+    index, _ = drawn(make, rows.shape[0], x.shape[0])
+    yield x, *index, None, {"reduce": "min"}
 
 
 @spmm_max.rejects
@@ -140,6 +142,18 @@ def _(x: Tensor, rowptr: Tensor, col: Tensor, weight: Tensor | None, **rest: Any
     out = (rowptr.shape[0] - 1) * x.shape[1] * x.itemsize
     moved = x.nbytes + out + rowptr.nbytes + col.nbytes + (0 if weight is None else weight.nbytes)
     return ow.Cost(bytes=moved, flops=2 * col.shape[0] * x.shape[1])
+
+
+@spmm_max.backward.cost
+def _(grad: Tensor, x: Tensor, rowptr: Tensor, col: Tensor, weight: Tensor | None, **rest: Any) -> ow.Cost:
+    moved = grad.nbytes + 2 * x.nbytes + rowptr.nbytes + 2 * col.nbytes + (0 if weight is None else 2 * weight.nbytes)
+    return ow.Cost(bytes=moved, flops=4 * col.shape[0] * x.shape[1])
+
+
+@spmm_max.bench("20 neighbours, 64 features", sizes=NODES)
+def _(make: ow.Maker, n: int) -> Any:
+    index, more = drawn(make, n, n, 20, order=False, longest=PIECE)
+    return make(n, 64), *index, make(*index[1].shape), more
 
 
 INDEX = dict.fromkeys(PATTERN, (torch.int32, torch.int64))
