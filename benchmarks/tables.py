@@ -1,4 +1,4 @@
-"""Writes the tables of docs/gradients.md, docs/shipping.md and docs/cpp.md from stored results.
+"""Writes the tables of docs/gradients.md, docs/shipping.md, docs/cpp.md and docs/graphs.md from stored results.
 
 python benchmarks/tables.py
 """
@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent
 AUTOGRAD = ROOT / "benchmarks" / "results" / "autograd.json"
 CPP = ROOT / "benchmarks" / "results" / "cpp.json"
 SHIPPING = ROOT / "benchmarks" / "results" / "shipping.json"
+GRAPHS = [ROOT / "benchmarks" / "results" / f"graph_conv-{device}.json" for device in ("cuda", "cpu")]
 PROOFS = ROOT / "tests" / "kit" / "ship" / "proofs.json"
 WAYS = ("call", "recorded", "forward+backward")
 
@@ -59,10 +60,29 @@ def cpp() -> dict[str, str]:
     return {"figures": "\n".join(costs), "where": _where(stored)}
 
 
+def graphs() -> dict[str, str]:
+    """That of docs/graphs.md: graph convolutions on a GPU and on a CPU."""
+    tables = []
+    for file in (f for f in GRAPHS if f.exists()):
+        stored = _read(file)
+        lines = ["| | opwright | the others | ratio to the best | wanted |", "|---|---:|---|---:|---:|"]
+        for r in stored["rows"]:
+            unit, values = r["unit"], r["values"]
+            others = ", ".join(f"{n} {v:.3g}" for n, v in values.items() if n != "opwright")
+            added = f" (+ {r['added']:.3g})" if "added" in r else ""
+            ratio = "" if r["ratio"] is None else f"{r['ratio']:.2f}"
+            ours = f"{values['opwright']:.3g} {unit}{added}"
+            lines.append(f"| {r['figure']} | {ours} | {others} | {ratio} | {r['limit']} |")
+        where = stored["machine"]["gpu"] or f"{stored['machine']['cpu']}, {stored['machine']['threads']} threads"
+        tables += [*lines, "", f"{where}, torch {stored['versions']['torch']}, {stored['date']}.", ""]
+    return {"graphs": "\n".join(tables).rstrip()}
+
+
 PAGES = {
     ROOT / "docs" / "gradients.md": gradients,
     ROOT / "docs" / "shipping.md": shipping,
     ROOT / "docs" / "cpp.md": cpp,
+    ROOT / "docs" / "graphs.md": graphs,
 }
 
 

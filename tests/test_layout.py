@@ -16,7 +16,8 @@ SOURCES = sorted(p for p in PACKAGE.rglob("*.py") if "template" not in p.parts)
 ARROWS = {
     "kit": {"kit"},
     "ops": {"opwright"},
-    "nn": {"ops", "kit", "nn"},
+    "graphs": {"ops", "kit", "graphs"},
+    "nn": {"ops", "kit", "graphs", "nn"},
     "cli": {"kit", "cli", "opwright", "tensors"},
     "tensors": {"tensors"},
 }

@@ -19,6 +19,8 @@ DTYPES = (torch.float64, torch.float32, torch.complex128, torch.int64)
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 LOOPS = {"lltm", "lltm_cell"}
 """Operators whose references take long to compile."""
+GRAPHS = {"spmm", "sddmm", "spmm_max"}
+"""Operators of a dozen tensors, which take long in every way: `test` has the plain ways, `test-all` every one."""
 VALUES = {"call", "no_grad and inference_mode", "fake tensors", "meta device", "func.vmap"}
 
 
@@ -42,6 +44,8 @@ def is_slow(op: ow.Op[..., Any], door: str, name: str) -> bool:
     """Whether it is left to `test-all`. Before that a rung or a form is compiled through one door only, the rung of
     an operator of many tensors spared what goes over pairs of them, and one that runs as its reference the rest."""
     if name in COMPILERS and op.home.name in LOOPS and (op.home is not op or door == "opaque"):
+        return True
+    if op.home.name in GRAPHS and (op.home is not op or door != "python" or name in (*COMPILERS, *TWICE)):
         return True
     if op.home is op:
         return name in SLOW

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +49,7 @@ class Explanation:
     __repr__ = __str__
 
 
-def explain(op: Op[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
+def explain(op: Op[..., Any] | Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
     """Which kernel a call will run on each rung, and why. Nothing is computed.
 
     Without arguments it speaks of the operator in general.
@@ -63,6 +64,10 @@ def explain(op: Op[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
       backward  autograd   records what the reference does
       compile   inlined    torch.compile sees through an operator without kernels
     """
+    over = getattr(op, "explain", None)
+    if not isinstance(op, Op) and callable(over):  # a function over operators says itself what it runs
+        said: Explanation = over(*args, **kwargs)
+        return said
     if not isinstance(op, Op):
         raise TypeError(f"explain: the first argument must be an operator, got {type(op).__name__}")
     given = bool(args or kwargs)

@@ -169,3 +169,17 @@ def next_transform() -> Iterator[None]:
         yield
     finally:
         _C._functorch.push_dynamic_layer_stack(layer)
+
+
+def register_pytree(
+    kind: type, flatten: Callable[[Any], tuple[list[Any], Any]], unflatten: Callable[[Any, Any], Any], names: Any
+) -> None:
+    """Let compilers and exporters take instances of a class apart into tensors, `names` being those of its children."""
+    pytree: Any = torch.utils._pytree
+
+    def with_keys(value: Any) -> tuple[list[tuple[Any, Any]], Any]:
+        children, context = flatten(value)
+        return [(pytree.GetAttrKey(n), c) for n, c in zip(names, children, strict=True)], context
+
+    said = f"{kind.__module__}.{kind.__qualname__}"
+    pytree.register_pytree_node(kind, flatten, unflatten, serialized_type_name=said, flatten_with_keys_fn=with_keys)

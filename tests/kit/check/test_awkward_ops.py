@@ -32,7 +32,7 @@ def test_nothing_is_found_in_an_awkward_operator(name: str) -> None:
     passes(operator(*name.split("/")))
 
 
-LONG = {"lltm", "lltm_cell", "linear", "axpby"}
+LONG = {"lltm", "lltm_cell", "linear", "axpby", "spmm", "sddmm", "spmm_max"}
 """The operators whose whole check takes long."""
 
 
