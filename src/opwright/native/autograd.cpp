@@ -63,7 +63,7 @@ class Recorder final : public c10::OperatorKernel {
         const Recorded* known = entry_.recorded.load(std::memory_order_acquire);
         const Recorded& recorded = known != nullptr ? *known : ask(entry_);
         const auto arguments = torch::jit::last(*stack, recorded.arguments.size());
-        meet(arguments);
+        const bool strangers = meet(arguments);
         bool required = false, tangent = false;
         bool by_reference =
             recorded.by_reference && !(recorded.differentiates() && c10::impl::TorchDispatchModeTLS::any_modes_set());
@@ -90,12 +90,13 @@ class Recorder final : public c10::OperatorKernel {
         } else if (by_reference) {
             run_in_python(recorded.reference, recorded.arguments.size(), stack);
         } else {
-            record(recorded, keys, stack);
+            record(recorded, keys, stack, strangers);
         }
     }
 
-    static void record(const Recorded& recorded, DispatchKeySet keys, Stack* stack) {
+    static void record(const Recorded& recorded, DispatchKeySet keys, Stack* stack, bool strangers = false) {
         const auto node = CallNode::make(recorded);
+        node->keep_strangers(strangers);
         at::Tensor written;
         c10::SmallVector<at::Tensor, 8> given;  // held: the address of one that is gone may be a result's
         {
@@ -131,14 +132,15 @@ class Recorder final : public c10::OperatorKernel {
     }
 
   private:
-    // A tensor of another kind may know nothing of the operator: Python gives it a rule before it is asked.
-    void meet(c10::ArrayRef<IValue> arguments) const {
+    // A tensor of another kind may know nothing of the operator: Python gives it a rule before it is asked. Whether one
+    // of them is no tracer's.
+    bool meet(c10::ArrayRef<IValue> arguments) const {
         const auto is_other = [](const at::Tensor& t) { return t.key_set().has(DispatchKey::Python); };
         bool any = false;
         for (const IValue& argument : arguments) {
             for_tensors(argument, [&](const at::Tensor& t) { any = any || is_other(t); });
         }
-        if (C10_LIKELY(!any)) return;
+        if (C10_LIKELY(!any)) return false;
         c10::List<at::Tensor> found;
         for (const IValue& argument : arguments) {
             for_tensors(argument, [&](const at::Tensor& t) {
@@ -150,6 +152,7 @@ class Recorder final : public c10::OperatorKernel {
                                                        c10::autograd_dispatch_keyset_with_ADInplaceOrView);
         Stack stack{entry_.name, std::move(found)};
         python.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), &stack);  // whatever they are: only their types count
+        return torch::jit::pop(stack).toBool();
     }
 
     // A result may be a view of memory that only the operator has seen, and would be one of a base without a history.
@@ -257,7 +260,7 @@ OPWRIGHT_OPERATORS(m) {
     m.def("record(str[] recorded) -> ()", [](std::vector<std::string> words) { record(read<Recorded>(words)); });
     m.def("forget(str op) -> ()", [](std::string op) { forget(op); });
     m.def("ask(str op) -> ()");
-    m.def("meet(str op, Tensor[] given) -> ()");
+    m.def("meet(str op, Tensor[] given) -> bool");
 }
 
 }  // namespace
