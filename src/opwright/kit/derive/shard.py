@@ -73,7 +73,7 @@ def _transposed(
         known[index] = known[index] or shapes.get(name)
     found = rules(form, author, sharding, given, known)
     whole = Rule(
-        "the incoming gradients",
+        "gradients",
         {name: REPLICATE for name, shape in given.items() if shape is not None},
         (REPLICATE,) * len(known),
     )

@@ -33,7 +33,7 @@ class Rule(NamedTuple):
     """Where tensors must be for every device to run the operator on its own, and where its results are then."""
 
     dimension: str
-    """What is cut, in words."""
+    """What is cut, in a word: a name, or `...[0]` for the first of the leading ones."""
     inputs: dict[str, Placement]
     outputs: tuple[Placement, ...]
 
@@ -94,7 +94,7 @@ class Sharding:
             outputs.append(PARTIAL if place is None else place)
         if all(o == PARTIAL for o in outputs):
             inputs |= {tensor: PARTIAL for tensor in self.once if tensor in here}
-        spelled = f"{name} ({len(sizes) - back})" if name == LEADING else name
+        spelled = f"{name}[{len(sizes) - back}]" if name == LEADING else name
         return Rule(spelled, inputs, tuple(outputs))
 
     @cached_property

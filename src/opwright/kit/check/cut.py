@@ -1,0 +1,138 @@
+"""A rule of sharding, tried out in one process: tensors cut as the rule says, the operator run on each device's pieces,
+and its results put together again."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opwright.kit import private
+from opwright.kit.check.calls import first_line, flat
+from opwright.kit.check.report import Finding
+from opwright.kit.dispatch import carry, sharding
+from opwright.kit.op import Op
+from opwright.kit.spec.samples import Sample
+from opwright.kit.spec.shard import PARTIAL, REPLICATE, Placement, Rule
+from opwright.kit.truth.oracle import Oracle, Results
+
+MOST_PLACEMENTS = 32
+"""Of an operator without declared rules that are tried for what its reference allows."""
+
+
+def metas(op: Op[..., Any], sample: Sample) -> dict[str, Any]:
+    """The arguments of a call as rules are asked for: tensors by shape and dtype."""
+    values = op.signature.bind(sample.args, sample.kwargs)
+    return {n: carry.Meta(tuple(v.shape), v.dtype) if isinstance(v, Tensor) else v for n, v in values.items()}
+
+
+def rules(op: Op[..., Any], sample: Sample, pieces: int, rng: Any) -> list[Rule]:
+    """The rules for a call: those that are declared or derived, else those that its reference allows for some
+    placements of its tensors."""
+    values = metas(op, sample)
+    found = sharding.find(op, values)
+    if found.rules is not None:
+        return found.rules
+    if op.random or any(p.mutated or (p.kind.is_list and p.kind.is_tensor) for p in op.signature.parameters):
+        return []
+    return list(_carried(op, values, pieces, rng))
+
+
+def _carried(op: Op[..., Any], values: dict[str, Any], pieces: int, rng: Any) -> Iterator[Rule]:
+    dt, mesh = private.dtensor(), private.backless_mesh(pieces)
+    tensors = {n: v for n, v in values.items() if type(v) is carry.Meta}
+    choices: list[list[Placement]] = [[REPLICATE, *range(len(v.shape))] for v in tensors.values()]
+    combinations = [c for c in itertools.product(*choices) if set(c) != {REPLICATE}]
+    for chosen in rng.sample(combinations, min(len(combinations), MOST_PLACEMENTS)):
+        placed = dict(zip(tensors, chosen, strict=True))
+        specs = {}
+        for name, where in placed.items():
+            meta = torch.empty(tensors[name].shape, dtype=tensors[name].dtype, device="meta")
+            placement = dt.Replicate() if where == REPLICATE else dt.Shard(where)
+            specs[name] = dt.Spec(mesh, (placement,), tensor_meta=dt.Meta(meta.shape, meta.stride(), meta.dtype))
+        found = sharding.find(op, values, specs, mesh)
+        if found.source == "carried":
+            outputs = tuple(_read(o[0]) if o is not None else REPLICATE for o in found.carried)
+            cuts = [f"{name}{where}" for name, where in placed.items() if where != REPLICATE]
+            yield Rule("+".join(cuts), placed, outputs)
+
+
+def _read(placement: Any) -> Placement:
+    if placement.is_shard():
+        return int(placement.dim)
+    return REPLICATE if placement.is_replicate() else PARTIAL
+
+
+def prove(op: Op[..., Any], sample: Sample, rule: Rule, pieces: int, oracle: Oracle) -> None:
+    """Raise Finding unless the pieces of a call, each run for itself, make the whole."""
+    words = f"cut along {rule.dimension} into {pieces} ({_words(rule)})"
+    each: list[Results] = []
+    for device in range(pieces):
+        piece = piece_of(op, sample, rule, device, pieces)
+        try:
+            with torch.no_grad():
+                each.append(flat(op(*piece.args, **piece.kwargs)))
+        except Exception as e:
+            raise Finding(f"{words}, it raised {type(e).__name__} for piece {device}: {first_line(e)}") from None
+    joined = [join([r[i] for r in each], where) for i, where in enumerate(rule.outputs)]
+    try:
+        oracle.judge(joined)
+        for device in range(1, pieces):  # what is said to be whole must be so everywhere
+            same = [where == REPLICATE for where in rule.outputs]
+            if any(same):
+                oracle.judge([r if s else j for r, j, s in zip(each[device], joined, same, strict=True)])
+    except Finding as f:
+        f.message = f"{words}, {f.message}"
+        raise
+
+
+def _words(rule: Rule) -> str:
+    ins = ", ".join(f"{n} {_word(w)}" for n, w in rule.inputs.items() if w != REPLICATE)
+    return f"{ins or 'nothing'} -> {', '.join(map(_word, rule.outputs))}"
+
+
+def _word(where: Placement) -> str:
+    return where if isinstance(where, str) else f"in {where}"
+
+
+def piece_of(op: Op[..., Any], sample: Sample, rule: Rule, device: int, pieces: int) -> Sample:
+    """What a device has of a call."""
+    names = [p.name for p in op.signature.parameters]
+
+    def take(name: str, value: Any) -> Any:
+        return cut(value, rule.inputs.get(name, REPLICATE), device, pieces) if isinstance(value, Tensor) else value
+
+    args = tuple(take(n, v) for n, v in zip(names, sample.args, strict=False))
+    return Sample(args, {n: take(n, v) for n, v in sample.kwargs.items()})
+
+
+def cut(t: Tensor, where: Placement, device: int, pieces: int) -> Tensor:
+    """A device's piece of a tensor, in the sizes that DTensor gives them: the last may be smaller, or empty."""
+    if where == REPLICATE:
+        return t
+    if isinstance(where, str):  # summands that differ, so that no average passes for a sum
+        weights = [2.0**-k for k in range(1, pieces)]
+        return t * [*weights, 1 - sum(weights)][device]
+    each = -(-t.shape[where] // pieces)
+    start = min(device * each, t.shape[where])
+    return t.narrow(where, start, min(each, t.shape[where] - start))
+
+
+def join(pieces: Sequence[Tensor | None], where: Placement) -> Tensor | None:
+    """The whole that pieces are pieces of."""
+    there = [p for p in pieces if p is not None]
+    if not there:
+        return None
+    if where == REPLICATE:
+        return there[0]
+    if where == PARTIAL:
+        wide = torch.complex128 if there[0].is_complex() else torch.float64
+        exact = there[0].is_floating_point() or there[0].is_complex()
+        return sum((p.to(wide) for p in there[1:]), there[0].to(wide)).to(there[0].dtype) if exact else sum(there)  # type: ignore[return-value]
+    assert isinstance(where, int)
+    if any(where >= p.dim() for p in there):
+        raise Finding(f"its result has {there[0].dim()} dimensions and cannot be cut along {where}")
+    return torch.cat(there, where)

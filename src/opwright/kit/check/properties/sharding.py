@@ -1,0 +1,69 @@
+"""Cut along a dimension that may be cut, the pieces of a call give together what the whole gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from opwright.kit.check import cut
+from opwright.kit.check.calls import accepted, reference_of
+from opwright.kit.check.cases import Case, Subject
+from opwright.kit.check.layouts import PLAIN
+from opwright.kit.check.property import Property
+from opwright.kit.check.report import NotApplicable
+from opwright.kit.spec.samples import Sample
+from opwright.kit.truth.oracle import Oracle
+
+PROPERTY = Property(turn=105)
+
+PIECES = (2, 3, 7)
+"""How many there are: evenly and unevenly large ones, and of small tensors empty ones."""
+
+
+def skip(subject: Subject) -> str | None:
+    op = subject.op
+    if op.random:
+        return "it draws random numbers, and runs its reference on DTensors"
+    if op.functional is not None:
+        return f"{op.functional.name} is tried, which serves it on DTensors"
+    if any(p.mutated for p in op.signature.parameters):
+        return "it writes to its arguments, and runs its reference on DTensors"
+    return None
+
+
+def cases(subject: Subject) -> Iterator[Case]:
+    for sample in range(subject.count):
+        for variant in ("", "tail"):
+            plain = Case(sample, subject.main, PLAIN, variant)
+            for pieces in PIECES if not variant else PIECES[1:2]:
+                yield from (replace(plain, extra=f"{rule}.{pieces}") for rule in _dimensions(subject, plain, pieces))
+
+
+def _dimensions(subject: Subject, plain: Case, pieces: int) -> list[str]:
+    try:
+        drawn = subject.draw(plain)
+        return [rule.dimension for rule in cut.rules(subject.op, drawn, pieces, subject.rng(plain.id, pieces))]
+    except NotApplicable:
+        return []
+
+
+def check(subject: Subject, case: Case) -> None:
+    op = subject.op
+    plain = replace(case, extra="")
+    dimension, _, spelled = case.extra.rpartition(".")
+    pieces = int(spelled)
+    sample = subject.draw(plain)
+    rules = cut.rules(op, sample, pieces, subject.rng(plain.id, pieces))
+    rule = next((r for r in rules if r.dimension == dimension), None)
+    if rule is None:
+        raise NotApplicable("there is no such rule")
+    cut.prove(op, sample, rule, pieces, _oracle(subject, plain, sample))
+
+
+def _oracle(subject: Subject, plain: Case, sample: Sample) -> Oracle:
+    """The answer for the whole call, which all its rules are held against."""
+    known: tuple[str, Oracle] | None = subject._memo.get("sharding")
+    if known is None or known[0] != plain.id:
+        oracle: Oracle = accepted(lambda: Oracle(reference_of(subject.op), sample, subject.seed))
+        known = subject._memo["sharding"] = plain.id, oracle
+    return known[1]
