@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.debug import CommDebugMode
 
 import opwright as ow
+from tests.kit.distributed import train
 
 R, S = Replicate(), Shard
 Call = tuple[Callable[..., Any], list[Tensor], list[Any], dict[str, Any]]
@@ -175,6 +176,7 @@ if __name__ == "__main__":
         for _ in range(2):  # what is kept of the first call serves the second
             found[name] = measure(mesh, function, given, placements, options)
     found |= users(mesh)
+    found["train"] = train.run(["fsdp", "tp"])
     if dist.get_rank() == 0:
         print(json.dumps(found))
         sys.stdout.flush()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.kit.distributed import ranks
+from tests.kit.distributed.test_train import expect_the_same
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +61,8 @@ def test_the_kernel_runs_on_pieces(calls: dict[str, Any], name: str) -> None:
 def test_a_flag_that_needs_the_whole_is_not_served_by_what_another_flag_allowed(calls: dict[str, Any]) -> None:
     assert not calls["user undeclared whole"]["kernel"]
     assert calls["user undeclared whole"]["forward"] != {}
+
+
+def test_a_model_trains_as_in_one_process(calls: dict[str, Any]) -> None:
+    expect_the_same(calls["train"], ["fsdp", "tp"])
+    assert "DTensor" in calls["train"]["fsdp"]["parameters"]

@@ -4,23 +4,26 @@ and its results put together again."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from opwright.kit import private
-from opwright.kit.check.calls import first_line, flat
-from opwright.kit.check.report import Finding
+from opwright.kit.check.calls import first_line, flat, reference_of
+from opwright.kit.check.cases import Case, Subject
+from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.dispatch import carry, sharding
 from opwright.kit.op import Op
 from opwright.kit.spec.samples import Sample
-from opwright.kit.spec.shard import PARTIAL, REPLICATE, Placement, Rule
+from opwright.kit.spec.shard import PARTIAL, REPLICATE, Placement, Rule, Sharding
+from opwright.kit.spec.sizes import Pattern
 from opwright.kit.truth.oracle import Oracle, Results
 
-MOST_PLACEMENTS = 32
-"""Of an operator without declared rules that are tried for what its reference allows."""
+MOST_PLACEMENTS = 8
+"""Of an operator without rules that are tried for what its reference allows. Each takes some runs of the reference on
+fake tensors."""
 
 
 def metas(op: Op[..., Any], sample: Sample) -> dict[str, Any]:
@@ -29,16 +32,16 @@ def metas(op: Op[..., Any], sample: Sample) -> dict[str, Any]:
     return {n: carry.Meta(tuple(v.shape), v.dtype) if isinstance(v, Tensor) else v for n, v in values.items()}
 
 
-def rules(op: Op[..., Any], sample: Sample, pieces: int, rng: Any) -> list[Rule]:
-    """The rules for a call: those that are declared or derived, else those that its reference allows for some
-    placements of its tensors."""
-    values = metas(op, sample)
-    found = sharding.find(op, values)
-    if found.rules is not None:
-        return found.rules
+def rules(op: Op[..., Any], sample: Sample) -> list[Rule] | None:
+    """The rules for a call that are declared or derived; None where there are none, and its reference may be asked."""
+    return sharding.find(op, metas(op, sample)).rules
+
+
+def carried(op: Op[..., Any], sample: Sample, pieces: int, rng: Any) -> list[Rule]:
+    """The rules that the reference of an operator without others allows, for some placements of its tensors."""
     if op.random or any(p.mutated or (p.kind.is_list and p.kind.is_tensor) for p in op.signature.parameters):
         return []
-    return list(_carried(op, values, pieces, rng))
+    return list(_carried(op, metas(op, sample), pieces, rng))
 
 
 def _carried(op: Op[..., Any], values: dict[str, Any], pieces: int, rng: Any) -> Iterator[Rule]:
@@ -136,3 +139,102 @@ def join(pieces: Sequence[Tensor | None], where: Placement) -> Tensor | None:
     if any(where >= p.dim() for p in there):
         raise Finding(f"its result has {there[0].dim()} dimensions and cannot be cut along {where}")
     return torch.cat(there, where)
+
+
+# --- what could be declared -----------------------------------------------------------------------------------------
+
+
+def could_be_declared(subject: Subject) -> list[str]:
+    """Dimensions along which the pieces of all samples make the whole, and of which the author says nothing. That they
+    did is a hint: nothing is registered for it."""
+    op = subject.op
+    declared = op.spec.sharding
+    if op.home is not op or (declared is None and not op.kernels):
+        return []
+    if declared is None and sharding.find(op, _first(subject)).rules is not None:
+        return []  # all of them follow
+    known = dict(declared.inputs) if declared is not None else _patterns(op)
+    names = list(dict.fromkeys(n for p in known.values() for d in p.dimensions for n in d.names))
+    found = []
+    for name in (n for n in names if declared is None or n not in declared.over):
+        how = next((how for how, rule in _guesses(op, name, declared) if _holds(subject, name, known, rule)), None)
+        if how is not None:
+            found.append(f"{op.name}: {name} could be cut as well: {how}")
+    return found
+
+
+def _first(subject: Subject) -> dict[str, Any]:
+    for index in range(subject.count):
+        try:
+            return metas(subject.op, subject.draw(Case(index, subject.main)))
+        except NotApplicable:
+            continue
+    return {}
+
+
+def _patterns(op: Op[..., Any]) -> dict[str, Pattern]:
+    return next((dict(k.domain.patterns) for k in op.kernels if k.domain.patterns), {})
+
+
+Guess = tuple[str, Callable[[Results], tuple[Placement, ...]]]
+
+
+def _guesses(op: Op[..., Any], name: str, declared: Sharding | None) -> Iterator[Guess]:
+    """What may become of the results: cut where the declaration has the dimension, or anywhere; or summands."""
+
+    def from_end(places: Sequence[int]) -> Callable[[Results], tuple[Placement, ...]]:
+        return lambda results: tuple(
+            REPLICATE if r is None else r.dim() - back for r, back in zip(results, places, strict=True)
+        )
+
+    if declared is not None:
+        outputs = declared.outputs[: len(op.signature.outputs)]
+        there = [[i for i, d in enumerate(p.dimensions) if d.text == name] for p in outputs]
+        if all(there):
+            places = [len(p.dimensions) - at[0] for p, at in zip(outputs, there, strict=True)]
+            yield f'over="{" ".join((*declared.over, name))}"', from_end(places)
+        if not any(there):
+            yield f'sums="{" ".join((*declared.sums, name))}"', lambda results: (PARTIAL,) * len(results)
+    elif len(op.signature.outputs) == 1:
+        for place in range(1, 5):
+            words = f"declare it with {op.name}.shard(…), its result having it {place} from the end"
+            yield words, from_end([place])
+        yield f'declare it with {op.name}.shard(…, sums="{name}")', lambda results: (PARTIAL,) * len(results)
+
+
+def _holds(
+    subject: Subject, name: str, known: Mapping[str, Pattern], place: Callable[[Results], tuple[Placement, ...]]
+) -> bool:
+    """Whether a guess is right for all samples, in two pieces and in three; at least one has something to cut."""
+    op, tried = subject.op, 0
+    for index in range(subject.count):
+        try:
+            sample = subject.draw(Case(index, subject.main))
+            oracle = Oracle(reference_of(op), sample, subject.seed)
+            shapes = {n: v.shape for n, v in metas(op, sample).items() if type(v) is carry.Meta}
+            inputs = _cut_inputs(name, known, shapes)
+            outputs = place(oracle.same)
+            if inputs is None or any(isinstance(o, int) and o < 0 for o in outputs):
+                return False
+            sizes = [shapes[n][w] for n, w in inputs.items() if isinstance(w, int)]
+            for pieces in (2, 3):
+                prove(op, sample, Rule(name, inputs, outputs), pieces, oracle)
+        except NotApplicable:
+            continue
+        except Exception:
+            return False
+        tried += any(size > 2 for size in sizes) and any(t is not None and t.numel() for t in oracle.same)
+    return tried > 0
+
+
+def _cut_inputs(
+    name: str, known: Mapping[str, Pattern], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, Placement] | None:
+    inputs: dict[str, Placement] = {}
+    for tensor, shape in shapes.items():
+        dimensions = known[tensor].dimensions if tensor in known else ()
+        places = [i for i, d in enumerate(dimensions) if name in d.names]
+        if len(places) > 1 or any(dimensions[i].text != name for i in places):
+            return None
+        inputs[tensor] = len(shape) - len(dimensions) + places[0] if places else REPLICATE
+    return inputs if any(isinstance(w, int) for w in inputs.values()) else None

@@ -113,9 +113,9 @@ def trace(op: Op[..., Any], values: Mapping[str, Any], device: str = "cpu") -> T
             out = op.run_reference(*positional, **named)
         except Exception as e:
             raise Unclear(f"its reference cannot be traced ({type(e).__name__})") from None
-    outs = [] if out is None else [out] if isinstance(out, Tensor) else list(out)
-    if any(isinstance(o, (list, tuple)) for o in outs):
+    if any(o.kind.is_list for o in op.signature.outputs):
         raise Unclear("it returns a list of tensors")
+    outs = [] if out is None else [out] if isinstance(out, Tensor) else list(out)
     outputs = [None if o is None else recorder.number(o) for o in outs]
     shapes = {n: tuple(t.shape) for n, t in enumerate(recorder.held)}
     return Trace(recorder.steps, inputs, outputs, shapes)

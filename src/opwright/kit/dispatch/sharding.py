@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from opwright.kit.op import Op
 
 MODULE = registry.DISTRIBUTED
-Source = Literal["declared", "derived", "carried", "reference", "replicates", "runs through"]
+Source = Literal["declared", "derived", "carried", "reference", "replicates"]
+"""The last two: PyTorch runs the reference step by step; every device gets the whole of all tensors."""
 
 
 class Found(NamedTuple):
@@ -57,8 +58,9 @@ def find(
         return Found("reference", "it draws random numbers, and each device would draw others")
     if any(p.mutated for p in op.signature.parameters):
         return Found("reference", "it writes to its arguments")
-    if any(p.kind.is_list and p.kind.is_tensor for p in op.signature.parameters):
-        return Found("reference", "it takes a list of tensors")
+    kinds = [p.kind for p in op.signature.parameters] + [o.kind for o in op.signature.outputs]
+    if any(kind.is_list and kind.is_tensor for kind in kinds):
+        return Found("reference", "it takes or returns a list of tensors")
     try:
         below = _elementwise(op, values)
         if below is not None:
@@ -72,6 +74,23 @@ def find(
     except carry.Unclear as e:
         return Found("replicates", str(e))
     return Found("reference", "no dimension is declared, and it takes more than an element at a time")
+
+
+def of_call(op: Op[..., Any], values: Mapping[str, Any]) -> Found | None:
+    """The rules for a call with DTensors; None: it has none."""
+    if MODULE not in sys.modules:
+        return None
+    kind = private.dtensor().DTensor
+    specs = {n: v._spec for n, v in values.items() if isinstance(v, kind)}
+    if not specs:
+        return None
+    if op.functional is not None:
+        plain = dict(zip(op.functional.signature.names, values.values(), strict=True))
+        return of_call(op.functional, plain)
+    if not op.opaque:
+        return Found("reference", "PyTorch sees through an operator without kernels")
+    metas = {n: carry.Meta(tuple(v.shape), v.dtype) if n in specs else v for n, v in values.items()}
+    return find(op, metas, specs, next(iter(specs.values())).mesh)
 
 
 def _elementwise(op: Op[..., Any], values: Mapping[str, Any]) -> tuple[Op[..., Any], Sharding] | None:

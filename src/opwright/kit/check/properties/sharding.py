@@ -12,6 +12,7 @@ from opwright.kit.check.layouts import PLAIN
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import NotApplicable
 from opwright.kit.spec.samples import Sample
+from opwright.kit.spec.shard import Rule
 from opwright.kit.truth.oracle import Oracle
 
 PROPERTY = Property(turn=105)
@@ -36,28 +37,34 @@ def cases(subject: Subject) -> Iterator[Case]:
         for variant in ("", "tail"):
             plain = Case(sample, subject.main, PLAIN, variant)
             for pieces in PIECES if not variant else PIECES[1:2]:
-                yield from (replace(plain, extra=f"{rule}.{pieces}") for rule in _dimensions(subject, plain, pieces))
+                yield from (replace(plain, extra=f"{rule}.{pieces}") for rule in _rules(subject, plain, pieces))
 
 
-def _dimensions(subject: Subject, plain: Case, pieces: int) -> list[str]:
-    try:
-        drawn = subject.draw(plain)
-        return [rule.dimension for rule in cut.rules(subject.op, drawn, pieces, subject.rng(plain.id, pieces))]
-    except NotApplicable:
-        return []
+def _rules(subject: Subject, plain: Case, pieces: int) -> dict[str, Rule]:
+    """The rules for a call, by the dimension that is cut. What references allow is asked for two samples alone."""
+    key = f"sharding {plain.id} {pieces}"
+    if key not in subject._memo:
+        op = subject.op
+        try:
+            sample = subject.draw(plain)
+            found = cut.rules(op, sample)
+            if found is None and plain.sample < 2 and not plain.variant and pieces == PIECES[0]:
+                found = cut.carried(op, sample, pieces, subject.rng(plain.id))
+        except NotApplicable:
+            found = []
+        subject._memo[key] = {rule.dimension: rule for rule in found or []}
+    known: dict[str, Rule] = subject._memo[key]
+    return known
 
 
 def check(subject: Subject, case: Case) -> None:
-    op = subject.op
     plain = replace(case, extra="")
-    dimension, _, spelled = case.extra.rpartition(".")
-    pieces = int(spelled)
-    sample = subject.draw(plain)
-    rules = cut.rules(op, sample, pieces, subject.rng(plain.id, pieces))
-    rule = next((r for r in rules if r.dimension == dimension), None)
+    dimension, _, pieces = case.extra.rpartition(".")
+    rule = _rules(subject, plain, int(pieces)).get(dimension)
     if rule is None:
         raise NotApplicable("there is no such rule")
-    cut.prove(op, sample, rule, pieces, _oracle(subject, plain, sample))
+    sample = subject.draw(plain)
+    cut.prove(subject.op, sample, rule, int(pieces), _oracle(subject, plain, sample))
 
 
 def _oracle(subject: Subject, plain: Case, sample: Sample) -> Oracle:
@@ -67,3 +74,8 @@ def _oracle(subject: Subject, plain: Case, sample: Sample) -> Oracle:
         oracle: Oracle = accepted(lambda: Oracle(reference_of(subject.op), sample, subject.seed))
         known = subject._memo["sharding"] = plain.id, oracle
     return known[1]
+
+
+def notes(subject: Subject) -> list[str]:
+    """The dimensions that could be cut and are not declared."""
+    return cut.could_be_declared(subject)
