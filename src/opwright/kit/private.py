@@ -235,3 +235,45 @@ def torch_dispatch_rule(name: str, kind: type, rule: Callable[..., Any]) -> Call
     entry = torch._library.simple_registry.singleton.find(name)
     destroy: Callable[[], None] = entry.torch_dispatch_rules.register(kind, rule).destroy
     return destroy
+
+
+@contextlib.contextmanager
+def simulated_ranks(count: int) -> Iterator[Callable[[Callable[[int, str], Any]], list[Any]]]:
+    """What runs a function once for each of so many ranks, each a thread of this process, with its number and the name
+    of their process group. PyTorch's own tests simulate ranks so."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed import multi_threaded_pg as threaded
+
+    isolate = _C._distributed_c10d._set_thread_isolation_mode
+    isolate(True)
+    threaded._install_threaded_pg()
+
+    def run(function: Callable[[int, str], Any]) -> list[Any]:
+        store: Any = dist.HashStore()  # type: ignore[attr-defined]
+        found, errors = [None] * count, list[BaseException]()
+
+        def one(rank: int) -> None:
+            try:
+                dist.init_process_group("threaded", rank=rank, world_size=count, store=store)
+                found[rank] = function(rank, dist.group.WORLD.group_name)  # type: ignore[union-attr]
+            except BaseException as e:
+                threaded.ProcessLocalGroup.exception_handle(e)  # nobody waits for one that is gone
+                errors.append(e)
+            finally:
+                dist.destroy_process_group()
+
+        threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        threaded.ProcessLocalGroup.reset()
+        if errors:
+            raise errors[0]
+        return found
+
+    try:
+        yield run
+    finally:
+        threaded._uninstall_threaded_pg()
+        isolate(False)

@@ -14,6 +14,7 @@ from opwright.kit import private
 from opwright.kit.check.calls import first_line, flat, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.report import Finding, NotApplicable
+from opwright.kit.derive import shard
 from opwright.kit.dispatch import carry, sharding
 from opwright.kit.op import Op
 from opwright.kit.spec.samples import Sample
@@ -21,7 +22,7 @@ from opwright.kit.spec.shard import PARTIAL, REPLICATE, Placement, Rule, Shardin
 from opwright.kit.spec.sizes import Pattern
 from opwright.kit.truth.oracle import Oracle, Results
 
-MOST_PLACEMENTS = 8
+MOST_PLACEMENTS = 6
 """Of an operator without rules that are tried for what its reference allows. Each takes some runs of the reference on
 fake tensors."""
 
@@ -72,14 +73,24 @@ def _read(placement: Any) -> Placement:
 def prove(op: Op[..., Any], sample: Sample, rule: Rule, pieces: int, oracle: Oracle) -> None:
     """Raise Finding unless the pieces of a call, each run for itself, make the whole."""
     words = f"cut along {rule.dimension} into {pieces} ({_words(rule)})"
-    each: list[Results] = []
-    for device in range(pieces):
+    known = shard.declared(op)
+    group = None if known is None else known[1].group
+
+    def run(device: int, name: str = "") -> Results:
         piece = piece_of(op, sample, rule, device, pieces)
+        own = {group: name} if group is not None and group in op.signature.names else {}
+        values = {**op.signature.bind(piece.args, piece.kwargs), **own}
         try:
             with torch.no_grad():
-                each.append(flat(op(*piece.args, **piece.kwargs)))
+                return flat(op(**values))
         except Exception as e:
             raise Finding(f"{words}, it raised {type(e).__name__} for piece {device}: {first_line(e)}") from None
+
+    if group is None:
+        each = [run(device) for device in range(pieces)]
+    else:
+        with private.simulated_ranks(pieces) as ranks:
+            each = ranks(run)
     joined = [join([r[i] for r in each], where) for i, where in enumerate(rule.outputs)]
     try:
         oracle.judge(joined)
