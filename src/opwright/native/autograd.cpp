@@ -55,6 +55,15 @@ void for_tensors(const IValue& value, F&& visit) {
     }
 }
 
+// The kind of tensor that has been told of all operators, DTensor; null: nobody here has one.
+std::atomic<const void*> introduced{nullptr};
+
+// The Python type of a tensor that Python serves. Where it stands is part of Python's stable ABI.
+const void* kind_of(const at::Tensor& t) {
+    const void* const object = t.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();
+    return object == nullptr ? nullptr : static_cast<const void* const*>(object)[1];
+}
+
 class Recorder final : public c10::OperatorKernel {
   public:
     explicit Recorder(Entry& entry) : entry_(entry) {}
@@ -135,12 +144,18 @@ class Recorder final : public c10::OperatorKernel {
     // A tensor of another kind may know nothing of the operator: Python gives it a rule before it is asked. Whether one
     // of them is no tracer's.
     bool meet(c10::ArrayRef<IValue> arguments) const {
+        const void* const known = introduced.load(std::memory_order_relaxed);
+        bool any = false, all_known = known != nullptr;
         const auto is_other = [](const at::Tensor& t) { return t.key_set().has(DispatchKey::Python); };
-        bool any = false;
         for (const IValue& argument : arguments) {
-            for_tensors(argument, [&](const at::Tensor& t) { any = any || is_other(t); });
+            for_tensors(argument, [&](const at::Tensor& t) {
+                if (!is_other(t)) return;
+                any = true;
+                all_known = all_known && kind_of(t) == known;
+            });
         }
         if (C10_LIKELY(!any)) return false;
+        if (all_known) return true;
         c10::List<at::Tensor> found;
         for (const IValue& argument : arguments) {
             for_tensors(argument, [&](const at::Tensor& t) {
@@ -261,6 +276,7 @@ OPWRIGHT_OPERATORS(m) {
     m.def("forget(str op) -> ()", [](std::string op) { forget(op); });
     m.def("ask(str op) -> ()");
     m.def("meet(str op, Tensor[] given) -> bool");
+    m.def("introduce(int kind) -> ()", [](int64_t kind) { introduced.store(reinterpret_cast<const void*>(kind)); });
 }
 
 }  // namespace

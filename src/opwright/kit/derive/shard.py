@@ -65,7 +65,9 @@ def _transposed(
     inputs = [p.name for p in below.signature.differentiable_inputs]
     # What was not kept of an input, its gradient tells.
     given: dict[str, Shape | None] = dict(zip(inputs, results, strict=False))
-    given |= {name: shapes.get(name) for name in rung.inputs if shapes.get(name) is not None}
+    given |= {name: shapes.get(name, given.get(name)) for name in rung.inputs}
+    if any(name not in given for name in inputs):
+        return []  # nobody knows where that was cut
     form = below if below.saving_form is None or not rung.outputs else below.saving_form
     known: list[Shape | None] = [None] * len(form.signature.outputs)
     places = dict(zip(rung.grads, below.signature.differentiable_outputs, strict=True))

@@ -90,16 +90,17 @@ class Meta(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    device: str = "cpu"
 
 
-def trace(op: Op[..., Any], values: Mapping[str, Any], device: str = "cpu") -> Trace:
+def trace(op: Op[..., Any], values: Mapping[str, Any]) -> Trace:
     """Run the reference where values that are `Meta` stand for tensors; Unclear where it needs their numbers."""
     mode = private.fake_tensor_mode()
     with contextlib.ExitStack() as stack:
         stack.enter_context(private.without_modes())
         stack.enter_context(private.unlogged_fakes())
         stack.enter_context(mode)
-        made = {n: torch.empty(v.shape, dtype=v.dtype, device=device) for n, v in values.items() if type(v) is Meta}
+        made = {n: torch.empty(v.shape, dtype=v.dtype, device=v.device) for n, v in values.items() if type(v) is Meta}
         if not op.is_gradient:  # as fake.py runs it
             stack.enter_context(torch.no_grad())
             stack.enter_context(above_autograd())
@@ -135,13 +136,17 @@ def is_elementwise(op: Op[..., Any], values: Mapping[str, Any]) -> bool:
         return False
     for resize in (lambda n: -(-n // 2), lambda n: 2 * n + 3):
         others = {n: _resized(v, resize) if type(v) is Meta else v for n, v in values.items()}
-        if not _same_steps(here, trace(op, others)):
+        try:
+            other = trace(op, others)
+        except Unclear:
+            return False  # it takes sizes of its own alone
+        if not _same_steps(here, other):
             return False  # a number in it depends on a size
     return True
 
 
 def _resized(meta: Meta, resize: Callable[[int], int]) -> Meta:
-    return Meta(tuple(resize(n) if n > 1 else n for n in meta.shape), meta.dtype)
+    return meta._replace(shape=tuple(resize(n) if n > 1 else n for n in meta.shape))
 
 
 def _takes_elements(step: Step) -> bool:
@@ -175,6 +180,8 @@ def placements(op: Op[..., Any], values: Mapping[str, Any], specs: Mapping[str, 
     dt = private.dtensor()
     if any(isinstance(p, dt.StridedShard) for spec in specs.values() for p in spec.placements):
         raise Moves("it is cut in strides")
+    if any(type(n) is not int for v in values.values() if type(v) is Meta for n in v.shape):
+        raise Moves("its sizes are symbols")
     here = trace(op, values)
     known: dict[int, Any] = {here.inputs[name]: spec for name, spec in specs.items()}
     pieces = list(_pieces(op, values, specs, mesh))
@@ -244,7 +251,7 @@ def _pieces(
         key = tuple(local.items())
         if key not in met:
             met.add(key)
-            given = {n: Meta(local[n], v.dtype) if n in local else v for n, v in values.items()}
+            given = {n: v._replace(shape=local[n]) if n in local else v for n, v in values.items()}
             yield coordinate, _trace_piece(op, given)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,14 @@ def route(op: Op[..., Any], device: str, kernels: list[Kernel]) -> None:
             routes=tuple(describe(op, kernel.domain, kernel.overload.name()) for kernel in kernels),
         )
         torch.ops.opwright_native.install(wire.words(routing))
+
+
+def introduce(kind: type) -> None:
+    """Tell C++ of a kind of tensor that knows all operators, so that it need not ask Python about each. It reads a
+    tensor's type where Python's ABI has it, which a free-threaded Python or one that traces references does not."""
+    if available() is None and not own.free_threaded() and not hasattr(sys, "getobjects"):
+        with private.unwatched():
+            torch.ops.opwright_native.introduce(id(kind))
 
 
 def is_alone(qualname: str) -> bool:

@@ -46,6 +46,7 @@ def register(op: Op[..., Any]) -> None:
                 compiled.forget(entry.op)
                 _leave_behind(entry.op)
             bind.replace(entry, op)
+            sharding.changed(op)
             return
         if entry is not None and op.home is op:
             compiled.forget(entry.op)

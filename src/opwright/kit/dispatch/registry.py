@@ -141,6 +141,11 @@ def entry_of(name: str) -> Entry:
     return by_overload[name]
 
 
+def is_distributed(kind: type) -> bool:
+    """Whether a kind of tensor is DTensor."""
+    return kind.__module__ == DISTRIBUTED and kind.__name__ == "DTensor"
+
+
 def meet(name: str, given: list[Tensor]) -> bool:
     """Give the kinds of tensors that have a `__torch_dispatch__` of their own (nested tensors, anybody's subclass) a
     rule for an operator: theirs where they have one, else the reference, which they may well serve. DTensor has been
@@ -157,7 +162,7 @@ def meet(name: str, given: list[Tensor]) -> bool:
         strangers = True
         with lock:
             entry.met.add(kind)
-            if kind.__module__ == DISTRIBUTED and kind.__name__ == "DTensor":
+            if is_distributed(kind):
                 continue
             for each in {entry.op, entry.op.recorded_form if entry.op.has_rung else entry.op}:
                 _give_rule(by_overload[each.overload.name()], kind)

@@ -52,7 +52,10 @@ def find(
     if known is not None:
         author, sharding = known
         own = "" if author is op else f", as {author.name} has it" + ", transposed" * op.is_gradient
-        rules = shard.rules(op, author, sharding, shapes, _results(op, values, shapes, author, sharding))
+        try:
+            rules = shard.rules(op, author, sharding, shapes, _results(op, values, shapes, author))
+        except carry.Unclear as e:
+            return Found("replicates", f"an input of {author.name} is not kept, and {e}")
         return Found("declared", f"{sharding.says}{own}", rules)
     if op.random:
         return Found("reference", "it draws random numbers, and each device would draw others")
@@ -64,7 +67,7 @@ def find(
     try:
         below = _elementwise(op, values)
         if below is not None:
-            rules = shard.rules(op, *below, shapes, _results(op, values, shapes, *below))
+            rules = shard.rules(op, *below, shapes, _results(op, values, shapes, below[0]))
             return Found("derived", "it takes each element by itself", rules)
         if specs is not None:
             out = carry.placements(op, values, specs, mesh)
@@ -121,19 +124,15 @@ def _call_below(role: Gradient, values: Mapping[str, Any]) -> dict[str, Any] | N
 
 
 def _results(
-    op: Op[..., Any], values: Mapping[str, Any], shapes: Mapping[str, Any], author: Op[..., Any], sharding: Sharding
+    op: Op[..., Any], values: Mapping[str, Any], shapes: Mapping[str, Any], author: Op[..., Any]
 ) -> Sequence[Any]:
-    """The shapes of a gradient's results, where an input that was not kept has leading dimensions."""
+    """The shapes of a gradient's results, where one is of an input that was not kept: they tell where that was cut."""
     role = op.role
     if op is author or not isinstance(role, Gradient):
         return ()
-    named = [p.name for p in role.of.signature.differentiable_inputs]
-    if all(name in shapes for name in named):
+    if all(p.name in shapes for p in role.of.signature.differentiable_inputs):
         return ()
-    try:
-        traced = carry.trace(op, values)
-    except carry.Unclear:
-        return ()
+    traced = carry.trace(op, values)
     return [None if o is None else traced.shapes[o] for o in traced.outputs]
 
 
@@ -145,7 +144,8 @@ def _values(op: Op[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     dt = private.dtensor()
 
     def read(value: Any) -> Any:
-        meta = value.tensor_meta if isinstance(value, (dt.Spec, dt.OpStrategy)) else value
+        spec = value.strategies[0].output_spec if isinstance(value, dt.OpStrategy) else value
+        meta = spec.tensor_meta if isinstance(spec, dt.Spec) else spec
         return carry.Meta(tuple(meta.shape), meta.dtype) if isinstance(meta, dt.Meta) else value
 
     return {n: read(v) for n, v in op.signature.bind(tuple(args), dict(kwargs)).items()}
@@ -171,10 +171,14 @@ def _absent(op: Op[..., Any], values: Mapping[str, Any]) -> set[int]:
     role = op.role
     if not isinstance(role, Gradient):
         return set()
-    inputs = role.of.signature.differentiable_inputs
     mask = values.get(role.rung.wanted)
-    missing = {i for i, p in enumerate(inputs) if p.name in role.rung.inputs and values.get(p.name) is None}
-    return missing | {i for i, w in enumerate(mask or ()) if not w} if len(inputs) > 0 else set()
+    absent = {i for i, wanted in enumerate(mask or ()) if not wanted}
+    for i, p in enumerate(role.of.signature.differentiable_inputs):
+        given = values.get(p.name)
+        counted = type(given) is carry.Meta and not (given.dtype.is_floating_point or given.dtype.is_complex)
+        if p.name in role.rung.inputs and (given is None or counted):
+            absent.add(i)
+    return absent
 
 
 def _whole(op: Op[..., Any]) -> Rule:
@@ -209,20 +213,23 @@ def _by_mesh(entry: registry.Entry) -> Any:
         values = _values(op, schema.args_schema, schema.kwargs_schema)
         given = op.signature.bind(tuple(schema.args_schema), dict(schema.kwargs_schema))
         specs = {n: given[n].strategies[0].output_spec for n, v in values.items() if type(v) is carry.Meta}
+        if not specs:
+            raise NotImplementedError(f"{op.name}: it takes lists of tensors alone")  # which the rule serves
         mesh = next(iter(specs.values())).mesh
         strange = next((n for n, s in specs.items() if s.mesh != mesh), None)
         if strange is not None:
             raise ValueError(f"{op.name}: {strange} is on {specs[strange].mesh}, and the others on {mesh}")
+        values |= {n: values[n]._replace(device=mesh.device_type) for n in specs}
         key = _key(entry, values, specs)
         found = memo.get(key) if key is not None else None
         if found is None:
             found = find(op, values, specs, mesh)
             if key is not None:
                 memo[key] = found
-        if found.source == "derived" and op.spec.sharding is None:
+        if found.source == "derived":
             _take_rule_away(entry)
-        if found.source == "reference":
-            raise NotImplementedError(f"{op.name}: {found.why}")
+        if found.source == "reference" and _give_rule(entry):
+            raise NotImplementedError(f"{op.name}: {found.why}")  # which the rule knows what to do about
         present = _present(op, values)
         if found.source == "carried":
             whole = [dt.Spec(mesh, p) if p is not None else None for p in found.carried]
@@ -279,7 +286,8 @@ def introduce(entry: registry.Entry) -> None:
         propagator.register_single_dim_op_strategy(entry.overload, strategy, info)
     else:
         getattr(propagator, "op_single_dim_strategy_funcs", {}).pop(entry.overload, None)
-        propagator.register_op_strategy(entry.overload, _by_mesh(entry), info)
+        _strategies[entry.overload.name()] = _by_mesh(entry)
+        propagator.register_op_strategy(entry.overload, _strategies[entry.overload.name()], info)
     if plain:
         _take_rule_away(entry)
     else:
@@ -306,6 +314,8 @@ def _keyword_tensors(signature: Signature) -> list[str]:
     return [p.name for p in signature.parameters if p.keyword_only and p.kind.is_tensor]
 
 
+_strategies: dict[str, Any] = {}
+"""The strategies for whole meshes, by the overload's name."""
 _rules: dict[str, Any] = {}
 """What takes away the rules that are in Python, by the overload's name."""
 
@@ -320,7 +330,9 @@ def _take_rule_away(entry: registry.Entry) -> None:
         destroy()
 
 
-def _give_rule(entry: registry.Entry) -> None:
+def _give_rule(entry: registry.Entry) -> bool:
+    """Stand between DTensor and an operator; whether that was so before. An operator that took each element by itself
+    in other calls gets the rule back, and in this one call whole tensors."""
     name, kind = entry.overload.name(), private.dtensor().DTensor
 
     def rule(cls: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -335,8 +347,10 @@ def _give_rule(entry: registry.Entry) -> None:
             return entry.op.run_reference(*args, **kwargs)
 
     with registry.lock:
-        if name not in _rules:
+        there = name in _rules
+        if not there:
             _rules[name] = private.torch_dispatch_rule(name, kind, rule)
+    return there
 
 
 def _in_place(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -354,7 +368,7 @@ def _moved(entry: registry.Entry, func: Any, args: Any, kwargs: Any) -> tuple[An
     """The arguments where the best rule wants them."""
     op, dt = entry.op, private.dtensor()
     schema = dt.dispatcher.unwrap_to_op_info(func, args, kwargs).schema
-    made = _by_mesh(entry)(dt.propagator._wrap_with_op_strategy(schema), fixed=False)
+    made = _strategies[func.name()](dt.propagator._wrap_with_op_strategy(schema), fixed=False)
     best = min(made.strategies, key=lambda s: sum(c for costs in s.redistribute_cost for c in costs))
     values = op.signature.bind(args, kwargs)
     given = [p for p in op.signature.parameters if isinstance(values.get(p.name), dt.DTensor)]
