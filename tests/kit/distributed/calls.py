@@ -130,6 +130,50 @@ def counts(mode: Any) -> dict[str, int]:
     return {str(op).rsplit(".", 1)[-1].strip("')>"): n for op, n in mode.get_comm_counts().items()}
 
 
+def odd(mesh: Any) -> None:
+    """Calls that PyTorch, or a rule kept from another call, would get wrong."""
+    x = torch.randn(6, 4)
+    rows: Any = spread(x, mesh, S(0))
+
+    @ow.op(name="soft_or_not")
+    def soft(x: Tensor, *, whole: bool = False) -> Tensor:
+        return torch.softmax(x, 0) if whole else torch.tanh(x)
+
+    soft.kernel("cpu")(soft.reference)
+    for _ in range(2):
+        for whole in (False, True):
+            got: Any = soft(rows, whole=whole)
+            torch.testing.assert_close(got.full_tensor(), soft.reference(x, whole=whole))
+
+    @ow.op(name="waves")
+    def waves(x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.sin(x), torch.cos(x)
+
+    waves.kernel("cpu")(waves.reference)
+    waves.gradient(lambda grad_0, grad_1, x: grad_0 * torch.cos(x) - grad_1 * torch.sin(x))
+    (gradient,) = torch.autograd.grad(waves(rows)[1].sum(), rows)  # the other result's gradient never comes
+    torch.testing.assert_close(gradient.full_tensor(), -torch.sin(x))
+
+    @ow.op(name="put_together")
+    def together(given: list[Tensor]) -> Tensor:
+        return torch.stack(given)
+
+    together.kernel("cpu")(together.reference)
+    stacked: Any = together([rows, rows])
+    torch.testing.assert_close(stacked.full_tensor(), torch.stack([x, x]))
+
+    @ow.op(name="by_count")
+    def by_count(x: Tensor) -> Tensor:
+        return x / x.shape[0]
+
+    by_count.kernel("cpu")(by_count.reference)
+    counted: Any = by_count(rows)
+    torch.testing.assert_close(counted.full_tensor(), x / 6)
+    by_count.shard("x[b, k] -> [b, k]", over="k")  # said after DTensor has asked
+    counted = by_count(spread(x, mesh, S(1)))
+    torch.testing.assert_close(counted.full_tensor(), x / 6)
+
+
 def users(mesh: Any) -> dict[str, Any]:
     rows, ran = seen_kernels()
     normed, went = undeclared()
@@ -176,6 +220,7 @@ if __name__ == "__main__":
         for _ in range(2):  # what is kept of the first call serves the second
             found[name] = measure(mesh, function, given, placements, options)
     found |= users(mesh)
+    odd(mesh)
     found["train"] = train.run(["fsdp", "tp"])
     if dist.get_rank() == 0:
         print(json.dumps(found))

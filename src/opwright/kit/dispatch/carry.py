@@ -122,6 +122,20 @@ def trace(op: Op[..., Any], values: Mapping[str, Any]) -> Trace:
     return Trace(recorder.steps, inputs, outputs, shapes)
 
 
+def absent(op: Op[..., Any], values: Mapping[str, Any]) -> set[int]:
+    """The results that a call does not give, by what the operator's fake kernel says."""
+    with private.without_modes(), private.unlogged_fakes(), private.fake_tensor_mode(), torch.no_grad():
+        made = {
+            n: torch.empty(v.shape, dtype=v.dtype, device=v.device) if type(v) is Meta else v for n, v in values.items()
+        }
+        positional, named = op.signature.encode(made)
+        try:
+            out = op.overload(*positional, **named)
+        except Exception:
+            return set()  # whoever calls it will be told
+    return {i for i, o in enumerate(out) if o is None} if isinstance(out, (tuple, list)) else set()
+
+
 # --- element by element --------------------------------------------------------------------------------------------
 
 

@@ -167,10 +167,10 @@ def _rows(op: Op[..., Any], values: Mapping[str, Any], rules: Sequence[Rule], pr
 
 
 def _absent(op: Op[..., Any], values: Mapping[str, Any]) -> set[int]:
-    """The results that a call does not give: gradients that are not wanted."""
+    """The results that a call does not give: optional ones, gradients that are not wanted."""
     role = op.role
     if not isinstance(role, Gradient):
-        return set()
+        return carry.absent(op, values) if any(o.kind.is_optional for o in op.signature.outputs) else set()
     mask = values.get(role.rung.wanted)
     absent = {i for i, wanted in enumerate(mask or ()) if not wanted}
     for i, p in enumerate(role.of.signature.differentiable_inputs):
