@@ -1,4 +1,4 @@
-"""Writes the tables of docs/gradients.md, docs/shipping.md, docs/cpp.md and docs/graphs.md from stored results.
+"""Writes the tables of the pages in docs that have figures from stored results.
 
 python benchmarks/tables.py
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ AUTOGRAD = ROOT / "benchmarks" / "results" / "autograd.json"
 CPP = ROOT / "benchmarks" / "results" / "cpp.json"
 SHIPPING = ROOT / "benchmarks" / "results" / "shipping.json"
 GRAPHS = [ROOT / "benchmarks" / "results" / f"graph_conv-{device}.json" for device in ("cuda", "cpu")]
+SHARDING = ROOT / "benchmarks" / "results" / "sharding.json"
 PROOFS = ROOT / "tests" / "kit" / "ship" / "proofs.json"
 WAYS = ("call", "recorded", "forward+backward")
 
@@ -78,11 +80,35 @@ def graphs() -> dict[str, str]:
     return {"graphs": "\n".join(tables).rstrip()}
 
 
+def distributed() -> dict[str, str]:
+    """Those of docs/distributed.md: wrong rules, what a call costs, what the proof takes and finds."""
+    sys.path.insert(0, str(ROOT))
+    from tests.broken_rules import BROKEN_RULES
+
+    stored = _read(SHARDING)
+    rules = ["| operator | what its rule gets wrong |", "|---|---|"]
+    rules += [f"| {b.name} | {b.mistake} |" for b in BROKEN_RULES]
+    calls = ["| | ours | PyTorch's | ratio | wanted |", "|---|---:|---:|---:|---:|"]
+    for r in stored["calls"]:
+        calls.append(
+            f"| {r['figure']} | {r['ours']:.1f} µs | {r['other']:.1f} µs | {r['ratio']:.2f} | ≤ {r['limit']:.1f} |"
+        )
+    proof, wrong, seeds = stored["property"], stored["rules"], stored["seeds"]
+    text = (
+        f"The property over all operators took {proof['seconds']:.0f} s for {proof['cases']:,} cases (wanted: under "
+        f"{proof['limit']:.0f} s). Of {wrong['wrong']} wrong rules {wrong['rejected']} were rejected. With {seeds['seeds']} "
+        f"seeds, {seeds['cases']:,} cases of all operators, there were {seeds['failures']} false alarms.\n"
+        f"{_where(stored)}"
+    )
+    return {"rules": "\n".join(rules), "calls": "\n".join(calls), "proof": text}
+
+
 PAGES = {
     ROOT / "docs" / "gradients.md": gradients,
     ROOT / "docs" / "shipping.md": shipping,
     ROOT / "docs" / "cpp.md": cpp,
     ROOT / "docs" / "graphs.md": graphs,
+    ROOT / "docs" / "distributed.md": distributed,
 }
 
 

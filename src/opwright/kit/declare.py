@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from opwright.kit.derive import derive
 from opwright.kit.derive.roles import Role
-from opwright.kit.dispatch import fake
+from opwright.kit.dispatch import fake, sharding
 from opwright.kit.dispatch.kernel import DEVICES, refuse_device, refuse_parameters
-from opwright.kit.spec import words
+from opwright.kit.spec import shard, words
 from opwright.kit.spec.domain import Cost, Domain
 from opwright.kit.spec.extras import Extras, read_extras
 from opwright.kit.spec.measured import Sizes, Variant, read_family, refuse_taken
@@ -238,6 +238,46 @@ class Declarations:
         refuse_taken(self.spec.name, self.spec.variants, variant.name)
         self.become(replace(self.spec, variants=(*self.spec.variants, variant)))
 
+    def shard(
+        self,
+        patterns: str,
+        /,
+        *,
+        over: str | Sequence[str] | None = None,
+        sums: str | Sequence[str] = (),
+        once: str | Sequence[str] = (),
+        group: str | None = None,
+    ) -> None:
+        """Declare along which dimensions its tensors may be cut among devices, so that each runs the kernel on its own
+        pieces of DTensors. `patterns` writes the shapes of inputs and results as a domain's sizes do; without inputs
+        they are those of the first kernel's domain that has any. A dimension that inputs and results share cuts them
+        together; along `sums` every device computes a summand of the result, in which the tensors `once` count once.
+        `over` names the dimensions that may be cut, all by default. `group`: the parameter that names the process group
+        in which the operator communicates by itself.
+
+        The rules of its gradients follow. The check proves them all (property `sharding`).
+
+        >>> import torch, opwright as ow
+        >>> @ow.op
+        ... def project(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        ...     return x @ weight.t() + bias
+        >>> project.shard("x[..., k] weight[n, k] bias[n] -> [..., n]", sums="k", once="bias")
+        >>> project.shard("x[..., k] weight[n, k] bias[n] -> [..., n]", over="m")
+        Traceback (most recent call last):
+        ValueError: project: shard: over names the dimension 'm', which is in no input; there are k, n, ...
+        """
+        spec = self.spec
+        if spec.random or any(p.mutated for p in spec.signature.parameters):
+            raise TypeError(
+                f"{spec.name}: shard is for operators that neither draw random numbers nor write to arguments"
+            )
+        read = shard.read(
+            spec.name, patterns, over=over, sums=sums, once=once, group=group, signature=spec.signature,
+            extras=() if spec.extras is None else spec.extras.names, domains=[k.domain for k in spec.kernels],
+        )  # fmt: skip
+        self.become(replace(spec, sharding=read))
+        sharding.changed(cast("Op[..., Any]", self))
+
     def kernel(self, device: str, domain: Domain = Domain(), /) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declare a kernel for a kind of device; within its domain it runs in the reference's place."""
         refuse_device(self.spec.name, device)
@@ -294,6 +334,9 @@ class Declarations:
         self._add_kernels(*kernels)
 
     def _add_kernels(self, *kernels: KernelSpec) -> None:
+        if self.spec.sharding is not None:
+            for each in kernels:
+                shard.refuse_contradiction(self.spec.name, self.spec.sharding, each.domain)
         self.become(replace(self.spec, kernels=(*self.spec.kernels, *kernels)))
 
     # --- what was said --------------------------------------------------------------------------------------------

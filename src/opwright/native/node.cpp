@@ -104,7 +104,7 @@ void CallNode::keep_outputs(c10::ArrayRef<IValue> outputs) {
 
 void CallNode::keep(const IValue& found, bool is_output, bool readable, bool written, bool like) {
     Slots& kept = backward_.kept;
-    if (found.isList() && found.isTensorList() && like) {
+    if (found.isList() && found.isTensorList() && like && !strangers_) {
         const auto list = found.toListRef();
         for (const IValue& t : list) keep_shape(t.toTensor());
         kept.push_back(Slot::shapes - static_cast<int32_t>(list.size()));
@@ -113,6 +113,7 @@ void CallNode::keep(const IValue& found, bool is_output, bool readable, bool wri
         for (const IValue& t : list) keep_tensor(t.toTensor(), is_output, written);
         kept.push_back(static_cast<int32_t>(list.size()));
     } else if (found.isTensor() && found.toTensor().defined()) {
+        readable = readable || (strangers_ && found.toTensor().key_set().has(c10::DispatchKey::Python));
         if (readable) {
             keep_tensor(found.toTensor(), is_output, written);
         } else {

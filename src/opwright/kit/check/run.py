@@ -23,7 +23,7 @@ from opwright.kit.build.trouble import BuildError, Refused, WrongKernel
 from opwright.kit.check.calls import REJECTED
 from opwright.kit.check.cases import Subject
 from opwright.kit.check.properties import NAMES, sanitize
-from opwright.kit.check.property import alone, attempt, call_of, cases_of, chosen, facts_of, in_turn
+from opwright.kit.check.property import alone, attempt, call_of, cases_of, chosen, facts_of, in_turn, notes_of
 from opwright.kit.check.report import Failure, NotApplicable, Report, Result
 from opwright.kit.op import Op
 from opwright.kit.spec import words
@@ -75,9 +75,8 @@ def run(
         if name not in NAMES:
             hint = words.near(name, in_turn()) or f"; the properties are {', '.join(in_turn())}"
             raise ValueError(f"there is no property {name!r}{hint}")
-    for op in operators:
-        if not isinstance(op, Op):
-            raise TypeError(f"check: its argument must be an operator, got {type(op).__name__}")
+    for op in (op for op in operators if not isinstance(op, Op)):
+        raise TypeError(f"check: its argument must be an operator, got {type(op).__name__}")
     kind = device.partition(":")[0]
     if kind not in ("cpu", "cuda"):
         raise ValueError(f"check: the device must be cpu or cuda, got {device!r}")
@@ -106,10 +105,10 @@ def run(
             found = [check(op) for op in operators]
     except KeyboardInterrupt:
         raise Stopped(Report([*asked.finished], seed, device, list(asked.notes))) from None
-    for op, results in zip(operators, found, strict=True):
-        for r in results:
-            r.home = op.home.qualname
-    return Report([r for results in found for r in results], seed, device, list(asked.notes))
+    every = [r for results in found for r in results]
+    for op, r in ((op, r) for op, results in zip(operators, found, strict=True) for r in results):
+        r.home = op.home.qualname
+    return Report(every, seed, device, [*asked.notes, *(n for r in every for n in r.notes)])
 
 
 def _build(op: Op[..., Any], device: str) -> list[Result]:
@@ -211,7 +210,7 @@ class OperatorCheck:
         if result.cases == 0 and result.skipped is None:
             reasons = list(self._not_applicable)
             shown = "; ".join(reasons[:2]) + (f"; and {len(reasons) - 2} more" if len(reasons) > 2 else "")
-            result.skipped = "no case applies" + (f": {shown}" if shown else "")
+            result.skipped = f"no case applies{': ' * bool(shown)}{shown}"
             told = bool(reasons) or rung.home is rung  # a lack of samples, once
             if name == "forward" and told and all(r.startswith(REJECTED) for r in reasons):
                 result.failures.append(_nothing_accepted(rung, reasons))
@@ -242,6 +241,8 @@ class OperatorCheck:
             self._count(result, attempt(subject, result.property, case))
             if len(result.failures) >= MOST_FAILURES:
                 break
+        whole = result.skipped is None and self.asked.case is None and not result.failures
+        result.notes = notes_of(subject, result.property) if whole else []
 
     def _count(self, result: Result, outcome: Failure | NotApplicable | None) -> None:
         if isinstance(outcome, NotApplicable):
@@ -278,7 +279,7 @@ class OperatorCheck:
                 else:
                     if "error" in answer:
                         raise RuntimeError(f"{result.op}: {result.property}: {answer['error']}: {answer['message']}")
-                    result.skipped = answer["skipped"]
+                    result.skipped, result.notes = answer["skipped"], answer["notes"]
                     return
             except Died as e:
                 if e.code == -signal.SIGINT or self.asked.stopped:
@@ -339,8 +340,7 @@ def _replay(op: Op[..., Any], failure: str, device: str) -> str:
     if what is None:
         _, only, _, case, _, seed = failure.split()
         return f'ow.check({op.home.name}, only=["{only}"], case="{case}", seed={seed})'
-    flags = f" --device {device}" if device != "cpu" else ""
-    return f"opwright check {what} {failure}{flags}"
+    return f"opwright check {what} {failure}" + (f" --device {device}" if device != "cpu" else "")
 
 
 def _named(op: Op[..., Any]) -> str | None:

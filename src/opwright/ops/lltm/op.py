@@ -262,3 +262,4 @@ lltm.kernel_files("cpu.cpp", domain=DOMAIN, backward=GRADIENT_DOMAIN, options=BU
 # The persistent kernels, unrolled for their sizes, would be 10 MB for one GPU, a sixth of that compressed.
 ON_GPU = ow.Options(sources=("half.cu", "bfloat16.cu", "single.cu"), nvccflags=("-compress-mode=size",))
 lltm.kernel_files("cuda.cu", domain=DOMAIN, backward=GRADIENT_DOMAIN, options=ON_GPU)
+lltm.shard("-> output[t, b, h] h_n[b, h] c_n[b, h] cells[t, b, h] tape[t, b, _]", over="b")

@@ -181,3 +181,4 @@ GRADIENT_DOMAIN = ow.Domain(
     dtypes=ow.FLOATING, wide=("h", "c", "grad_h", "grad_c"), sizes=SIZES + " grad_h[b, k] grad_c[b, k] gates[b, 3*k]"
 )
 lltm_cell.kernel_files("cpu.cpp", "cuda.cu", domain=DOMAIN, backward=GRADIENT_DOMAIN)
+lltm_cell.shard("-> h[b, k] c[b, k] gates[b, 3*k]", over="b")
