@@ -64,6 +64,7 @@ class CallNode final : public torch::autograd::Node {
     std::vector<Shape> shapes_;
     std::vector<c10::IValue> values_;
     uint64_t requiring_ = 0;  // the followed arguments that require a gradient, a bit for each
+    uint64_t absent_ = 0;     // the sources that this call was told not to keep, likewise
 };
 
 }  // namespace opwright

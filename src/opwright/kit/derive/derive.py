@@ -61,6 +61,8 @@ class Rung:
     """The parameter that says which gradients are wanted."""
     needs: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """For a saved tensor: the inputs whose gradients read its values; absent: all of them."""
+    when: Mapping[str, str] = field(default_factory=dict)
+    """For a saved tensor: the bool argument of the operator below without which a call does not keep it."""
     extras: Extras | None = None
     """The extra results that are among its arguments, if any are."""
     caches: frozenset[str] = frozenset()
@@ -138,6 +140,22 @@ def with_needs(name: str, below: Signature, rung: Rung, needs: Mapping[str, Sequ
     if rung.total is not None:
         saved = [s for s in saved if s in rung.caches]  # a second derivative reads every input
     return replace(rung, needs={s: frozenset(i for i in inputs if s in needs[i]) for s in saved})
+
+
+def with_when(name: str, below: Signature, rung: Rung, when: Mapping[str, str]) -> Rung:
+    """The rung with its author's word on which calls keep which saved tensors. Who may be absent is optional."""
+    saved = [p.name for p in rung.signature.parameters if p.name in (*rung.inputs, *rung.outputs)]
+    for tensor, flag in when.items():
+        if tensor not in saved or not rung.signature.names[tensor].kind.schema.startswith("Tensor"):
+            raise TypeError(f"{name}: when names {tensor!r}, which is no tensor that its gradient saves")
+        if rung.signature.names[tensor].kind.is_list or rung.signature.names[tensor].like:
+            raise TypeError(f"{name}: when is for a tensor that is kept whole, and {tensor!r} is not one")
+        if flag not in below.names or below.names[flag].kind.schema != "bool":
+            raise TypeError(f"{name}: when of {tensor!r} must name a bool parameter of {name}, got {flag!r}")
+    if rung.extras is not None and not rung.extras.once and any(t in rung.inputs for t in when):
+        raise TypeError(f"{name}: a second derivative of an operator with extra results reads every input; leave out when")
+    parameters = tuple(replace(p, kind=OPTIONAL_TENSOR) if p.name in when else p for p in rung.signature.parameters)
+    return replace(rung, signature=replace(rung.signature, parameters=parameters), when=dict(when))
 
 
 def _grad_parameter(signature: Signature, index: int, taken: set[str]) -> Parameter:

@@ -158,6 +158,8 @@ def _gradient(
         found = replace(found, total=_by_formula(signature, found))
     elif found.total is not None and spec.fake is not None:
         found = replace(found, total=_followed(spec.name, found.total))
+    if formula.when is not None:
+        found = derive.with_when(spec.name, signature, found, formula.when)
     return found if formula.needs is None else derive.with_needs(spec.name, signature, found, formula.needs)
 
 

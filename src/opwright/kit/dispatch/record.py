@@ -208,6 +208,8 @@ def _save(ctx: Any, op: Op[..., Any], rung: Rung | None, values: dict[str, Any],
     }
 
     def keep_if_read(name: str, value: Any) -> Any:
+        if name in rung.when and not values[rung.when[name]]:
+            return None
         read = name not in rung.needs or bool(rung.needs[name] & requiring)
         return keep(value) if read or not isinstance(value, Tensor) else unread(value)
 

@@ -1,0 +1,185 @@
+// The passes of one dtype on the GPU: their launches, and what joins the parts of blocks.
+#pragma once
+
+#include "device.h"
+#include "passes.cuh"
+
+#pragma GCC visibility push(hidden)
+
+namespace conv_bn {
+
+// The sum over the 32 rows of a block, for each of its 32 columns; all threads get it.
+template <class C>
+__device__ C column_sum(C value) {
+    __shared__ C all[32][33];
+    const int row = threadIdx.x / 32, column = threadIdx.x % 32;
+    __syncthreads();
+    all[row][column] = value;
+    __syncthreads();
+    return warp_sum(all[column][row]);
+}
+
+// As above, but for the thread's own column.
+template <class C>
+__device__ C own_column_sum(C value) {
+    __shared__ C sums[32];
+    const C total = column_sum(value);  // of the column with the number of this thread's row
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = total;
+    __syncthreads();
+    return sums[threadIdx.x % 32];
+}
+
+// Mean and variance of each channel from the moments of parts; or, `raw`, the moments of all parts.
+template <class T>
+__global__ void __launch_bounds__(1024)
+    join_moments(const Compute<T>* parts, int count, int64_t channels, Numbers bias, Compute<T>* mean, Compute<T>* var,
+                 Compute<T>* values, bool raw) {
+    using C = Compute<T>;
+    const int64_t channel = blockIdx.x * int64_t(32) + threadIdx.x % 32, size = 2 * channels + 1;
+    const int row = threadIdx.x / 32;
+    const bool inside = channel < channels;
+    const C pivot = inside ? parts[channel] : C(0);
+    C n = 0, sum = 0;
+    for (int p = row; inside && p < count; p += 32) {
+        const C here = parts[p * size + 2 * channels];
+        n += here;
+        sum += here * (parts[p * size + channel] - pivot);
+    }
+    n = own_column_sum(n);
+    const C centre = pivot + own_column_sum(sum) / n;
+    C deviations = 0;
+    for (int p = row; inside && p < count; p += 32) {
+        const C d = parts[p * size + channel] - centre;
+        deviations += parts[p * size + channels + channel];
+        deviations += parts[p * size + 2 * channels] * d * d;
+    }
+    deviations = own_column_sum(deviations);
+    if (row != 0 || !inside) return;
+    const bool empty = raw && n == C(0);  // a rank without images has no say
+    mean[channel] = empty ? C(0) : raw ? centre : centre + number<T>(bias, channel, 0);
+    var[channel] = raw ? deviations : deviations / n;
+    if (channel == 0 && values) *values = n;
+}
+
+// Σ dz and Σ dz · (y - mean) of all parts, and the gradients that these are.
+template <class T>
+__global__ void __launch_bounds__(1024) join_sums(const Compute<T>* parts, int count, Gradient q) {
+    using C = Compute<T>;
+    const int64_t channels = q.planes.channels, channel = blockIdx.x * int64_t(32) + threadIdx.x % 32;
+    const int row = threadIdx.x / 32;
+    C sum = 0, product = 0;
+    for (int p = row; channel < channels && p < count; p += 32) {
+        sum += parts[p * 2 * channels + channel];
+        product += parts[p * 2 * channels + channels + channel];
+    }
+    sum = own_column_sum(sum);
+    product = own_column_sum(product);
+    if (row != 0 || channel >= channels) return;
+    const Channels& c = q.channels;
+    const C root = inverse_root(number<T>(c.var, channel, 0) + static_cast<C>(c.eps));
+    static_cast<C*>(q.sums)[channel] = sum;
+    static_cast<C*>(q.sums)[channels + channel] = product;
+    put<T>(q.d_gamma, channel, product * root);
+    put<T>(q.d_beta, channel, sum);
+    put<T>(q.d_bias, channel, q.fixed ? sum * root * number<T>(c.gamma, channel, 1) : C(0));
+}
+
+// --- launches --------------------------------------------------------------------------------------------------------
+
+struct Shape {
+    Walk walk;
+    int pack;
+    Grid grid;
+};
+
+inline bool is_aligned(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
+
+// Enough blocks to fill the GPU, and no more than have work: what blocks leave has to be joined.
+template <class T>
+Shape shape_of(const Planes& planes, std::initializer_list<const void*> pointers, bool backwards, int blocks_each) {
+    const int64_t side_by_side = planes.last ? planes.channels : planes.places;
+    int pack = side_by_side % widest<T> == 0 ? widest<T> : 1;
+    for (const void* p : pointers) {
+        if (!is_aligned(p, sizeof(T) * size_t(pack))) pack = 1;
+    }
+    const int64_t packs = side_by_side / pack;
+    const int64_t steps = planes.last ? planes.images * planes.places : planes.images * packs;
+    check(steps < int64_t(1) << 30 && packs < int64_t(1) << 30, ow_inner::OnDevice::name(),
+          ": a channel has too many values for this kernel");
+    int across = 1;
+    while (planes.last && across < threads && across < packs) across *= 2;
+    const int64_t rows = threads / across, sheets = planes.last ? ceil_div(packs, across) : planes.channels;
+    check(sheets <= 65535, ow_inner::OnDevice::name(), ": there are too many channels for this kernel");
+    const int64_t wanted = std::max<int64_t>(1, int64_t(multiprocessors()) * blocks_each / std::max<int64_t>(sheets, 1));
+    const int64_t blocks = std::max<int64_t>(1, std::min(wanted, ceil_div(steps, rows * 4)));
+    const Walk walk{planes.channels, planes.places, int(steps), int(planes.last ? 1 : packs), across, backwards};
+    return {walk, pack, Grid{blocks, dim3(threads), 0, sheets}};
+}
+
+template <class T, class Run>
+void with_pack(const Planes& planes, int pack, const Run& run) {
+    constexpr int wide = widest<T>;
+    using One = std::integral_constant<int, 1>;
+    using Wide = std::integral_constant<int, wide>;
+    if (wide == 1 || pack == 1) return planes.last ? run(One(), std::true_type()) : run(One(), std::false_type());
+    return planes.last ? run(Wide(), std::true_type()) : run(Wide(), std::false_type());
+}
+
+template <class T>
+Tensor statistics(const Planes& planes, const void* y, int& count) {
+    using C = Compute<T>;
+    const Shape s = shape_of<T>(planes, {y}, true, 4);
+    count = int(s.grid.blocks);
+    const Tensor parts = empty({s.grid.blocks, 2 * planes.channels + 1}, dtype_of<C>);
+    with_pack<T>(planes, s.pack, [&](auto pack, auto last) {
+        launch(statistics_part<T, pack.value, last.value>, s.grid, s.walk, static_cast<const T*>(y), data<C>(parts));
+    });
+    return parts;
+}
+
+template <class T>
+void moments(const Tensor& parts, int count, int64_t channels, const Numbers& bias, void* mean, void* var, void* values,
+             bool raw) {
+    using C = Compute<T>;
+    launch(join_moments<T>, {ceil_div(channels, 32), 1024}, data<const C>(parts), count, channels, bias,
+           static_cast<C*>(mean), static_cast<C*>(var), static_cast<C*>(values), raw);
+}
+
+template <class T>
+void apply(const Apply& q) {
+    const Shape s = shape_of<T>(q.planes, {q.y, q.residual, q.out}, false, 8);
+    with_pack<T>(q.planes, s.pack,
+                 [&](auto pack, auto last) { launch(apply_all<T, pack.value, last.value>, s.grid, s.walk, q); });
+}
+
+template <class T>
+void reduce(const Gradient& q) {
+    using C = Compute<T>;
+    const Shape s = shape_of<T>(q.planes, {q.grad, q.y, q.output, q.residual, q.out}, true, 4);
+    const Tensor parts = empty({s.grid.blocks, 2 * q.planes.channels}, dtype_of<C>);
+    with_pack<T>(q.planes, s.pack, [&](auto pack, auto last) {
+        launch(reduce_part<T, pack.value, last.value>, s.grid, s.walk, q, data<C>(parts));
+    });
+    launch(join_sums<T>, {ceil_div(q.planes.channels, 32), 1024}, data<const C>(parts), int(s.grid.blocks), q);
+}
+
+template <class T>
+void back(const Gradient& q) {
+    const Shape s = shape_of<T>(q.planes, {q.grad, q.y, q.output, q.residual, q.out, q.d_residual}, false, 8);
+    with_pack<T>(q.planes, s.pack,
+                 [&](auto pack, auto last) { launch(back_all<T, pack.value, last.value>, s.grid, s.walk, q); });
+}
+
+template <class T>
+void repair(const Gradient& q, const Convolution& c) {
+    launch(repair_lost<T>, {2 * multiprocessors(), threads, 0, std::min<int64_t>(q.planes.channels, 8)}, q, c);
+}
+
+template <class T>
+Passes passes() {
+    return {statistics<T>, moments<T>, apply<T>, reduce<T>, back<T>, repair<T>};
+}
+
+}  // namespace conv_bn
+
+#pragma GCC visibility pop
