@@ -166,7 +166,7 @@ class ConvBN2d(nn.Module):
 
 def fused(
     conv: nn.Conv2d,
-    bn: nn.BatchNorm2d,
+    bn: nn.BatchNorm2d | nn.SyncBatchNorm,
     input: Tensor,
     residual: Tensor | None,
     activation: str,
@@ -180,8 +180,8 @@ def fused(
     x, padding = padded(conv, input)
     batch = bn.training or bn.running_mean is None
     group, ranks = "", 1
-    if process_group is not None and bn.training:
-        group, ranks = process_group.group_name, process_group.size()
+    if bn.training and (process_group is not None or isinstance(bn, nn.SyncBatchNorm)):
+        group, ranks = _shared_with(bn.process_group if process_group is None else process_group)
     # What the gradient of an activation reads beside the convolution: the output lives on as the next layer's input.
     of_output = residual is not None and (activation == "relu" or (activation in SLOPES and slope >= 0))
     found = conv_bn(
@@ -219,6 +219,42 @@ def fused(
             momentum=bn.momentum,
         )
     return found.output
+
+
+def _shared_with(process_group: Any) -> tuple[str, int]:
+    """The name and the size of a process group, that of all processes by default."""
+    from torch import distributed
+
+    if process_group is None:
+        if not distributed.is_available() or not distributed.is_initialized():
+            raise RuntimeError("ConvBN2d: statistics are shared in a process group; call init_process_group first")
+        process_group = distributed.group.WORLD
+    return process_group.group_name, process_group.size()
+
+
+def output_shape(conv: nn.Conv2d, x: Tensor) -> tuple[int, ...]:
+    """The shape of what a convolution returns."""
+    size = []
+    for d, (stride, dilation, kernel) in enumerate(zip(conv.stride, conv.dilation, conv.kernel_size, strict=True)):
+        reach = dilation * (kernel - 1)
+        around = 2 * conv.padding[d] if not isinstance(conv.padding, str) else reach if conv.padding == "same" else 0
+        size.append((x.shape[d + 2] + around - reach - 1) // stride + 1)  # type: ignore[operator]
+    return (x.shape[0], conv.out_channels, *size)
+
+
+def synchronise(model: nn.Module, process_group: Any = None) -> nn.Module:
+    """Share the statistics of every batch norm in a model, ConvBN2d's and fused ones too, between processes.
+
+    The counterpart of torch.nn.SyncBatchNorm.convert_sync_batchnorm, by which it goes; changes the model, and returns
+    what stands in its place. Without a group, between all processes.
+
+    >>> import torch, opwright as ow
+    >>> model = torch.nn.Sequential(ow.nn.ConvBN2d(3, 4, 1))
+    >>> type(ow.nn.synchronise(model)[0].bn).__name__
+    'SyncBatchNorm'
+    """
+    found: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model, process_group)
+    return found
 
 
 def padded(conv: nn.Conv2d, x: Tensor) -> tuple[Tensor, list[int]]:
