@@ -89,6 +89,7 @@ def rung_above(
     random: bool,
     extras: Extras | None = None,
     of_gradient: bool = False,
+    when: Mapping[str, str] | None = None,
 ) -> Rung | Missing:
     """The rung above an operator: from its author's gradient where there is one, else from its reference."""
     if not signature.differentiable_inputs or not (signature.differentiable_outputs or signature.returns_input):
@@ -104,7 +105,7 @@ def rung_above(
                 f"would draw others; declare it with @{name}.gradient and save what was drawn as an output"
             )
         return _fitting(name, _derived(name, signature, reference, grads, taken, of_gradient))
-    rung = _declared(name, signature, gradient, grads, extras)
+    rung = _declared(name, signature, gradient, grads, extras, when or {})
     if rung.extras is None or rung.extras.once:
         return _fitting(name, rung)
     derived = _derived(name, signature, reference, grads, taken)
@@ -142,7 +143,7 @@ def with_needs(name: str, below: Signature, rung: Rung, needs: Mapping[str, Sequ
     return replace(rung, needs={s: frozenset(i for i in inputs if s in needs[i]) for s in saved})
 
 
-def with_when(name: str, below: Signature, rung: Rung, when: Mapping[str, str]) -> Rung:
+def _with_when(name: str, below: Signature, rung: Rung, when: Mapping[str, str]) -> Rung:
     """The rung with its author's word on which calls keep which saved tensors. Who may be absent is optional."""
     saved = [p.name for p in rung.signature.parameters if p.name in (*rung.inputs, *rung.outputs)]
     for tensor, flag in when.items():
@@ -152,6 +153,8 @@ def with_when(name: str, below: Signature, rung: Rung, when: Mapping[str, str]) 
             raise TypeError(f"{name}: when is for a tensor that is kept whole, and {tensor!r} is not one")
         if flag not in below.names or below.names[flag].kind.schema != "bool":
             raise TypeError(f"{name}: when of {tensor!r} must name a bool parameter of {name}, got {flag!r}")
+        if flag not in rung.inputs:
+            raise TypeError(f"{name}: its gradient must take {flag!r}, which says whether {tensor!r} was kept")
     if rung.extras is not None and not rung.extras.once and any(t in rung.inputs for t in when):
         raise TypeError(f"{name}: a second derivative of an operator with extra results reads every input; leave out when")
     parameters = tuple(replace(p, kind=OPTIONAL_TENSOR) if p.name in when else p for p in rung.signature.parameters)
@@ -254,7 +257,12 @@ def _kept(p: Parameter) -> Parameter:
 
 
 def _declared(
-    name: str, below: Signature, gradient: Callable[..., Any], grads: tuple[Parameter, ...], extras: Extras | None
+    name: str,
+    below: Signature,
+    gradient: Callable[..., Any],
+    grads: tuple[Parameter, ...],
+    extras: Extras | None,
+    when: Mapping[str, str],
 ) -> Rung:
     by_grad = {p.name: p for p in grads}
     named = [*result_names(below), *(extras.names if extras else ())]
@@ -302,7 +310,9 @@ def _declared(
             used = [*plain, *(_kept(p) for p in below.parameters if p.name not in given)]
 
     def gradients(values: dict[str, Any]) -> tuple[Any, ...]:
-        wanted = read_mask(values.pop(mask), values, differentiable)
+        asked = values.pop(mask)
+        kept = {n: v for n, v in values.items() if n not in when or values[when[n]]}
+        wanted = read_mask(asked, kept, differentiable)
         if mask in given:
             values[mask] = wanted
         out = gradient(**{n: v for n, v in values.items() if n in given})
@@ -316,6 +326,7 @@ def _declared(
 
     rung = _assemble(name, below, list(by_grad.values()), used, outputs, mask, gradients)
     rung = replace(rung, gradient=gradient, takes=tuple(given))
+    rung = _with_when(name, below, rung, when)
     if cached:
         rung = replace(rung, extras=extras, caches=frozenset(outputs))
     return rung

@@ -150,16 +150,14 @@ def _gradient(
     formula: Formula | None,
     of_gradient: bool = False,
 ) -> Rung | Missing:
-    function = None if formula is None else formula.function
-    found = derive.rung_above(spec.name, signature, reference, function, spec.random, spec.extras, of_gradient)
+    function, when = (None, None) if formula is None else (formula.function, formula.when)
+    found = derive.rung_above(spec.name, signature, reference, function, spec.random, spec.extras, of_gradient, when)
     if formula is None or isinstance(found, Missing):
         return found
     if found.total is not None and formula.surrogate:
         found = replace(found, total=_by_formula(signature, found))
     elif found.total is not None and spec.fake is not None:
         found = replace(found, total=_followed(spec.name, found.total))
-    if formula.when is not None:
-        found = derive.with_when(spec.name, signature, found, formula.when)
     return found if formula.needs is None else derive.with_needs(spec.name, signature, found, formula.needs)
 
 

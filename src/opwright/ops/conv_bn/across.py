@@ -17,15 +17,34 @@ def _collectives() -> Any:
     return torch.ops._c10d_functional
 
 
+# Kernels call them by these names: PyTorch's own take a group in a way that its stable ABI does not know.
+_library = torch.library.Library("opwright_conv_bn", "FRAGMENT")
+_library.define("gather(Tensor own, int ranks, str group) -> Tensor")
+_library.define("sum(Tensor own, str group) -> Tensor")
+
+
+def _gather(own: Tensor, ranks: int, group: str) -> Any:
+    ops = _collectives()
+    return ops.wait_tensor(ops.all_gather_into_tensor(own, ranks, group))
+
+
+def _sum(own: Tensor, group: str) -> Any:
+    ops = _collectives()
+    return ops.wait_tensor(ops.all_reduce(own, "sum", group))
+
+
+_library.impl("gather", _gather, "CompositeExplicitAutograd")
+_library.impl("sum", _sum, "CompositeExplicitAutograd")
+
+
 def gathered(wide: Tensor, group: str, ranks: int) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, variance and number of the values of each channel over all ranks, of which some may have none."""
-    ops = _collectives()
     channels = wide.shape[1]
     n = wide.numel() // max(channels, 1)
     mean = wide.sum(AXES) / max(n, 1)
     deviations = (wide - spread(mean)).square().sum(AXES)
     own = torch.cat((mean, deviations, mean.new_full((1,), n)))
-    parts = ops.wait_tensor(ops.all_gather_into_tensor(own, ranks, group)).view(ranks, 2 * channels + 1)
+    parts = _gather(own, ranks, group).view(ranks, 2 * channels + 1)
     means, squares, counts = parts[:, :channels], parts[:, channels:-1], parts[:, -1:]
     count = counts.sum()
     mean = (counts * means).sum(0) / count
@@ -43,8 +62,7 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Tensor, group: str) -> Any:
         ctx.group = group
-        ops = _collectives()
-        return ops.wait_tensor(ops.all_reduce(own, "sum", group))
+        return _sum(own, group)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]

@@ -38,22 +38,23 @@ __global__ void __launch_bounds__(1024)
     const int64_t channel = blockIdx.x * int64_t(32) + threadIdx.x % 32, size = 2 * channels + 1;
     const int row = threadIdx.x / 32;
     const bool inside = channel < channels;
+    // Parts differ little in their means: what is taken away at the end is small beside their own deviations.
     const C pivot = inside ? parts[channel] : C(0);
-    C n = 0, sum = 0;
-    for (int p = row; inside && p < count; p += 32) {
-        const C here = parts[p * size + 2 * channels];
-        n += here;
-        sum += here * (parts[p * size + channel] - pivot);
+    C n = 0, sum = 0, deviations = 0;
+    if (inside) {
+#pragma unroll 8
+        for (int p = row; p < count; p += 32) {
+            const C here = parts[p * size + 2 * channels], d = parts[p * size + channel] - pivot;
+            n += here;
+            sum += here * d;
+            deviations += parts[p * size + channels + channel] + here * d * d;
+        }
     }
     n = own_column_sum(n);
-    const C centre = pivot + own_column_sum(sum) / n;
-    C deviations = 0;
-    for (int p = row; inside && p < count; p += 32) {
-        const C d = parts[p * size + channel] - centre;
-        deviations += parts[p * size + channels + channel];
-        deviations += parts[p * size + 2 * channels] * d * d;
-    }
+    sum = own_column_sum(sum);
     deviations = own_column_sum(deviations);
+    const C centre = pivot + sum / n;
+    deviations = max(deviations - sum * (sum / n), C(0));
     if (row != 0 || !inside) return;
     const bool empty = raw && n == C(0);  // a rank without images has no say
     mean[channel] = empty ? C(0) : raw ? centre : centre + number<T>(bias, channel, 0);
@@ -68,9 +69,12 @@ __global__ void __launch_bounds__(1024) join_sums(const Compute<T>* parts, int c
     const int64_t channels = q.planes.channels, channel = blockIdx.x * int64_t(32) + threadIdx.x % 32;
     const int row = threadIdx.x / 32;
     C sum = 0, product = 0;
-    for (int p = row; channel < channels && p < count; p += 32) {
-        sum += parts[p * 2 * channels + channel];
-        product += parts[p * 2 * channels + channels + channel];
+    if (channel < channels) {
+#pragma unroll 8
+        for (int p = row; p < count; p += 32) {
+            sum += parts[p * 2 * channels + channel];
+            product += parts[p * 2 * channels + channels + channel];
+        }
     }
     sum = own_column_sum(sum);
     product = own_column_sum(product);
@@ -112,7 +116,12 @@ Shape shape_of(const Planes& planes, std::initializer_list<const void*> pointers
     check(sheets <= 65535, ow_inner::OnDevice::name(), ": there are too many channels for this kernel");
     const int64_t wanted = std::max<int64_t>(1, int64_t(multiprocessors()) * blocks_each / std::max<int64_t>(sheets, 1));
     const int64_t blocks = std::max<int64_t>(1, std::min(wanted, ceil_div(steps, rows * 4)));
-    const Walk walk{planes.channels, planes.places, int(steps), int(planes.last ? 1 : packs), across, backwards};
+    const auto plane = static_cast<uint64_t>(planes.last ? 1 : std::max<int64_t>(packs, 1));
+    unsigned shift = 0;
+    while (uint64_t(1) << shift < plane) ++shift;
+    const uint64_t magic = ((uint64_t(1) << 32) * ((uint64_t(1) << shift) - plane)) / plane + 1;
+    const Walk walk{planes.channels, planes.places,   int(steps), int(plane), across,
+                    backwards,       unsigned(magic), shift};
     return {walk, pack, Grid{blocks, dim3(threads), 0, sheets}};
 }
 
@@ -123,6 +132,20 @@ void with_pack(const Planes& planes, int pack, const Run& run) {
     using Wide = std::integral_constant<int, wide>;
     if (wide == 1 || pack == 1) return planes.last ? run(One(), std::true_type()) : run(One(), std::false_type());
     return planes.last ? run(Wide(), std::true_type()) : run(Wide(), std::false_type());
+}
+
+// The kernel for a gradient; single elements take their time.
+template <class T, class Run>
+void with_slope(const Gradient& q, int pack, const Run& run) {
+    with_pack<T>(q.planes, pack, [&](auto width, auto last) {
+        if (q.inverse) return run(width, last, std::integral_constant<Derives, Derives::inverse>());
+        if constexpr (width.value > 1) {
+            const bool linear = q.channels.activation <= Activation::leaky_relu;
+            if (linear && q.output) return run(width, last, std::integral_constant<Derives, Derives::from_output>());
+            if (linear && !q.residual) return run(width, last, std::integral_constant<Derives, Derives::from_y>());
+        }
+        run(width, last, std::integral_constant<Derives, Derives::any>());
+    });
 }
 
 template <class T>
@@ -148,8 +171,15 @@ void moments(const Tensor& parts, int count, int64_t channels, const Numbers& bi
 template <class T>
 void apply(const Apply& q) {
     const Shape s = shape_of<T>(q.planes, {q.y, q.residual, q.out}, false, 8);
-    with_pack<T>(q.planes, s.pack,
-                 [&](auto pack, auto last) { launch(apply_all<T, pack.value, last.value>, s.grid, s.walk, q); });
+    const bool linear = q.channels.activation <= Activation::leaky_relu;
+    with_pack<T>(q.planes, s.pack, [&](auto pack, auto last) {
+        if constexpr (pack.value > 1) {
+            if (linear && q.residual)
+                return launch(apply_all<T, pack.value, last.value, Applies::linear_added>, s.grid, s.walk, q);
+            if (linear) return launch(apply_all<T, pack.value, last.value, Applies::linear>, s.grid, s.walk, q);
+        }
+        launch(apply_all<T, pack.value, last.value, Applies::any>, s.grid, s.walk, q);
+    });
 }
 
 template <class T>
@@ -157,8 +187,8 @@ void reduce(const Gradient& q) {
     using C = Compute<T>;
     const Shape s = shape_of<T>(q.planes, {q.grad, q.y, q.output, q.residual, q.out}, true, 4);
     const Tensor parts = empty({s.grid.blocks, 2 * q.planes.channels}, dtype_of<C>);
-    with_pack<T>(q.planes, s.pack, [&](auto pack, auto last) {
-        launch(reduce_part<T, pack.value, last.value>, s.grid, s.walk, q, data<C>(parts));
+    with_slope<T>(q, s.pack, [&](auto pack, auto last, auto derives) {
+        launch(reduce_part<T, pack.value, last.value, derives.value>, s.grid, s.walk, q, data<C>(parts));
     });
     launch(join_sums<T>, {ceil_div(q.planes.channels, 32), 1024}, data<const C>(parts), int(s.grid.blocks), q);
 }
@@ -166,13 +196,14 @@ void reduce(const Gradient& q) {
 template <class T>
 void back(const Gradient& q) {
     const Shape s = shape_of<T>(q.planes, {q.grad, q.y, q.output, q.residual, q.out, q.d_residual}, false, 8);
-    with_pack<T>(q.planes, s.pack,
-                 [&](auto pack, auto last) { launch(back_all<T, pack.value, last.value>, s.grid, s.walk, q); });
+    with_slope<T>(q, s.pack, [&](auto pack, auto last, auto derives) {
+        launch(back_all<T, pack.value, last.value, derives.value>, s.grid, s.walk, q);
+    });
 }
 
 template <class T>
 void repair(const Gradient& q, const Convolution& c) {
-    launch(repair_lost<T>, {2 * multiprocessors(), threads, 0, std::min<int64_t>(q.planes.channels, 8)}, q, c);
+    launch(repair_lost<T>, {multiprocessors(), threads, 0, std::min<int64_t>(q.planes.channels, 4)}, q, c);
 }
 
 template <class T>

@@ -69,14 +69,12 @@ inline std::tuple<Tensor, Tensor> convolve_back(const Tensor& d, const Tensor& x
     return {to_x ? std::get<0>(all) : Tensor(), to_weight ? std::get<1>(all) : Tensor()};
 }
 
-// Collectives by the names under which PyTorch's graphs have them: nobody waits on the host.
+// Collectives, as across.py has them: nobody waits on the host.
 inline Tensor gather(const Tensor& own, int64_t ranks, const std::string& group) {
-    return call("_c10d_functional::wait_tensor", "",
-                call("_c10d_functional::all_gather_into_tensor", "", own, ranks, group));
+    return call("opwright_conv_bn::gather", "", own, ranks, group);
 }
 inline Tensor sum_over_ranks(const Tensor& own, const std::string& group) {
-    return call("_c10d_functional::wait_tensor", "",
-                call("_c10d_functional::all_reduce", "", own, std::string("sum"), group));
+    return call("opwright_conv_bn::sum", "", own, group);
 }
 
 using Results = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
@@ -112,7 +110,7 @@ Results forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bia
     const Result c = result(convolve(x, weight, s));
     const Planes& planes = c.planes;
     const int64_t values = planes.images * planes.places;
-    check(fixed || !group.empty() || values > 1, "conv_bn: there is one value a channel");
+    check(fixed || !group.empty() || values != 1, "conv_bn: there is one value a channel");
     const OptionalTensor bias = contiguous(bias_any), gamma = contiguous(gamma_any), beta = contiguous(beta_any);
     const Tensor residual = alike(residual_any, planes);
     check(!residual.defined() || Layout(residual).same_shape(Layout(c.y)), "conv_bn: the residual does not fit");
@@ -156,7 +154,7 @@ Gradients backward(const OptionalTensor& grad, const OptionalTensor& grad_mean, 
     const bool fixed = given(running_mean), shared = !group.empty() && !fixed;
     const bool to_x = wants(wanted, 0), to_weight = wants(wanted, 1), to_bias = wants(wanted, 2) && given(bias_any),
                to_gamma = wants(wanted, 3) && given(gamma_any), to_beta = wants(wanted, 4) && given(beta_any),
-               to_residual = wants(wanted, 5);
+               to_residual = wants(wanted, 5) && (given(residual_any) || !keep_residual);
     const OptionalTensor bias = contiguous(bias_any), gamma = contiguous(gamma_any), beta = contiguous(beta_any);
     const Tensor mean = aten::contiguous(fixed ? *running_mean : *mean_any),
                  var = aten::contiguous(fixed ? *running_var : *var_any);
@@ -209,10 +207,17 @@ Gradients backward(const OptionalTensor& grad, const OptionalTensor& grad_mean, 
         passes.reduce(q);
         if (shared) all = sum_over_ranks(all, group), q.sums = memory(all);
     }
-    if (to_residual) d_residual = empty(Layout(c.y), own), q.d_residual = memory(d_residual);
+    // What follows from grad and output alone can wait until dy is no more needed, and be written over it.
+    const bool late = to_residual && to_y && ours && by_output;
+    if (to_residual && !late) d_residual = empty(Layout(c.y), own), q.d_residual = memory(d_residual);
     if (!to_y) q.out = nullptr;
     if (to_y || to_residual) passes.back(q);
     auto [d_x, d_weight] = convolve_back(d_y, x, weight, s, to_x, to_weight);
+    if (late) {
+        d_residual = d_y;
+        q.out = nullptr, q.d_residual = memory(d_residual);
+        passes.back(q);
+    }
     return {d_x, d_weight, d_bias, d_gamma, d_beta, d_residual};
 }
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 import opwright as ow
 
+from .across import gathered, summed
 from .normal import (
     AXES,
     activate,
@@ -113,8 +114,6 @@ def conv_bn(
         centre = centre if bias is None else centre - bias
     else:
         if group:
-            from .across import gathered
-
             centre, spreads, count = gathered(wide, group, ranks)
         else:
             centre, spreads = moments(wide)
@@ -185,8 +184,6 @@ def _(
         n: Any = y.numel() // max(y.shape[1], 1)
         all_sums, all_products, d_mean, d_var = sums, products, grad_mean, grad_var
         if group:
-            from .across import summed
-
             assert count is not None
             n = count.to(wide.dtype)
             all_sums, all_products = summed(group, sums, products)
@@ -211,7 +208,7 @@ def _(
         d_bias.to(bias.dtype) if wanted[2] and bias is not None and d_bias is not None else None,
         products.to(gamma.dtype) if wanted[3] and gamma is not None else None,
         sums.to(beta.dtype) if wanted[4] and beta is not None else None,
-        d.to(y.dtype, copy=True) if wanted[5] else None,
+        d.to(y.dtype, copy=True) if wanted[5] and (residual is not None or not keep_residual) else None,
     )
 
 
@@ -276,7 +273,9 @@ OF_CHANNELS = ("bias", "gamma", "beta", "running_mean", "running_var")
 SIZES = "x[n, c, h, w] weight[o, i, p, q] " + " ".join(f"{name}[o]" for name in OF_CHANNELS)
 DOMAIN = ow.Domain(dtypes=ow.FLOATING, wide=OF_CHANNELS, sizes=SIZES)
 OF_STATISTICS = (*OF_CHANNELS, "mean", "var", "count", "grad_mean", "grad_var")
-GRADIENT_DOMAIN = ow.Domain(dtypes=ow.FLOATING, wide=OF_STATISTICS, sizes=SIZES)
+# Who differentiates statistics differentiates twice, or wants what no kernel computes: no tensor has this rank.
+BY_FORMULA = {"grad_mean": 0, "grad_var": 0, "grad_convolution": 0}
+GRADIENT_DOMAIN = ow.Domain(dtypes=ow.FLOATING, wide=OF_STATISTICS, sizes=SIZES, ranks=BY_FORMULA)
 ON_GPU = ow.Options(sources=("float.cu", "double.cu", "half.cu", "bfloat16.cu"), nvccflags=("-compress-mode=size",))
 conv_bn.kernel_files("cpu.cpp", domain=DOMAIN, backward=GRADIENT_DOMAIN)
 conv_bn.kernel_files("cuda.cu", domain=DOMAIN, backward=GRADIENT_DOMAIN, options=ON_GPU)

@@ -2,6 +2,8 @@
 // same order each time. What a pass has read last lies in the cache: the next one goes the other way.
 #pragma once
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <opwright/kernel.h>
 
 #include "passes.h"
@@ -21,10 +23,11 @@ struct alignas(sizeof(T) * V) Pack {
 // channel, blockIdx.y and the columns of a block are channels.
 struct Walk {
     int64_t channels, places;
-    int steps;       // packs of a channel, or rows of all channels where they lie last
-    int plane;       // packs of one plane
-    int across;      // threads side by side that have channels of their own; 1 where places lie side by side
+    int steps;   // packs of a channel, or rows of all channels where they lie last
+    int plane;   // packs of one plane
+    int across;  // threads side by side that have channels of their own; 1 where places lie side by side
     bool backwards;
+    unsigned magic, shift;  // i / plane = (i + the high half of i · magic) >> shift
 };
 
 template <class T, int V, bool Last>
@@ -42,10 +45,10 @@ struct Steps {
         at = inside ? blockIdx.x * rows + row : w.steps;
         step = gridDim.x * rows;
     }
-    __device__ int64_t offset(int i) const {
+    __device__ __forceinline__ int64_t offset(int i) const {
         if (w.backwards) i = w.steps - 1 - i;
         if constexpr (Last) return i * w.channels + channel;
-        const int image = i / w.plane;
+        const int image = static_cast<int>((__umulhi(unsigned(i), w.magic) + unsigned(i)) >> w.shift);
         return (image * w.channels + channel) * w.places + int64_t(i - image * w.plane) * V;
     }
 };
@@ -54,8 +57,44 @@ template <class T, int V>
 __device__ __forceinline__ Pack<T, V> load(const void* from, int64_t at) {
     return *reinterpret_cast<const Pack<T, V>*>(static_cast<const T*>(from) + at);
 }
+
+// Two halves are one word, and one instruction each way.
 template <class T, int V>
-__device__ __forceinline__ void store(void* to, int64_t at, const Pack<T, V>& pack) {
+__device__ __forceinline__ void widen(const Pack<T, V>& pack, Compute<T> (&numbers)[V]) {
+    if constexpr (std::is_same_v<T, BFloat16> && V % 2 == 0) {
+        const uint32_t* words = reinterpret_cast<const uint32_t*>(&pack);
+#pragma unroll
+        for (int i = 0; i < V / 2; ++i) {
+            numbers[2 * i] = __uint_as_float(words[i] << 16);
+            numbers[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+        }
+    } else if constexpr (std::is_same_v<T, Half> && V % 2 == 0) {
+        const __half2* words = reinterpret_cast<const __half2*>(&pack);
+#pragma unroll
+        for (int i = 0; i < V / 2; ++i) {
+            const float2 both = __half22float2(words[i]);
+            numbers[2 * i] = both.x, numbers[2 * i + 1] = both.y;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; ++i) numbers[i] = static_cast<Compute<T>>(pack.v[i]);
+    }
+}
+template <class T, int V>
+__device__ __forceinline__ void store(void* to, int64_t at, const Compute<T> (&numbers)[V]) {
+    Pack<T, V> pack;
+    if constexpr (std::is_same_v<T, BFloat16> && V % 2 == 0) {
+        __nv_bfloat162* words = reinterpret_cast<__nv_bfloat162*>(&pack);
+#pragma unroll
+        for (int i = 0; i < V / 2; ++i) words[i] = __floats2bfloat162_rn(numbers[2 * i], numbers[2 * i + 1]);
+    } else if constexpr (std::is_same_v<T, Half> && V % 2 == 0) {
+        __half2* words = reinterpret_cast<__half2*>(&pack);
+#pragma unroll
+        for (int i = 0; i < V / 2; ++i) words[i] = __floats2half2_rn(numbers[2 * i], numbers[2 * i + 1]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; ++i) pack.v[i] = static_cast<T>(numbers[i]);
+    }
     *reinterpret_cast<Pack<T, V>*>(static_cast<T*>(to) + at) = pack;
 }
 
@@ -64,6 +103,25 @@ __device__ __forceinline__ Compute<T> number(const Numbers& of, int64_t channel,
     if (!of.data) return otherwise;
     if (of.wide) return static_cast<const Compute<T>*>(of.data)[channel];
     return static_cast<Compute<T>>(static_cast<const T*>(of.data)[channel]);
+}
+// The numbers of several channels side by side.
+template <class T, int K>
+__device__ __forceinline__ void numbers_of(const Numbers& of, int64_t channel, Compute<T> otherwise,
+                                           Compute<T> (&out)[K]) {
+    using C = Compute<T>;
+    if constexpr (K % 4 == 0 && sizeof(C) == 4) {
+        const C* from = static_cast<const C*>(of.data) + channel;
+        if (of.data && of.wide && reinterpret_cast<uintptr_t>(from) % 16 == 0) {
+#pragma unroll
+            for (int k = 0; k < K; k += 4) {
+                const float4 four = *reinterpret_cast<const float4*>(from + k);
+                out[k] = four.x, out[k + 1] = four.y, out[k + 2] = four.z, out[k + 3] = four.w;
+            }
+            return;
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < K; ++k) out[k] = number<T>(of, channel + k, otherwise);
 }
 template <class T>
 __device__ __forceinline__ void put(const Numbers& of, int64_t channel, Compute<T> value) {
@@ -75,7 +133,7 @@ __device__ __forceinline__ void put(const Numbers& of, int64_t channel, Compute<
     }
 }
 
-__device__ __forceinline__ float inverse_root(float x) { return 1.0f / sqrtf(x); }
+__device__ __forceinline__ float inverse_root(float x) { return rsqrtf(x); }
 __device__ __forceinline__ double inverse_root(double x) { return 1.0 / sqrt(x); }
 __device__ __forceinline__ float error_function(float x) { return erff(x); }
 __device__ __forceinline__ double error_function(double x) { return erf(x); }
@@ -128,20 +186,17 @@ __global__ void __launch_bounds__(threads) statistics_part(Walk walk, const T* y
     S s(walk);
     C pivot[S::own], sum[S::own] = {}, squares[S::own] = {};
     int seen = 0;
-    if (s.at < walk.steps) {
-        const auto first = load<T, V>(y, s.offset(s.at));
+    C first[V] = {};
+    if (s.at < walk.steps) widen(load<T, V>(y, s.offset(s.at)), first);
 #pragma unroll
-        for (int k = 0; k < S::own; ++k) pivot[k] = static_cast<C>(first.v[k]);
-    } else {
-#pragma unroll
-        for (int k = 0; k < S::own; ++k) pivot[k] = C(0);
-    }
+    for (int k = 0; k < S::own; ++k) pivot[k] = first[k];
     const auto take = [&](const Pack<T, V>& pack) {
+        C x[V];
+        widen(pack, x);
 #pragma unroll
         for (int v = 0; v < V; ++v) {
-            constexpr bool each = Last;
-            const int k = each ? v : 0;
-            const C d = static_cast<C>(pack.v[v]) - pivot[k];
+            const int k = Last ? v : 0;
+            const C d = x[v] - pivot[k];
             sum[k] += d;
             squares[k] += d * d;
         }
@@ -192,56 +247,67 @@ __global__ void __launch_bounds__(threads) statistics_part(Walk walk, const T* y
 
 // --- normalise, add, activate ----------------------------------------------------------------------------------------
 
-template <class T, int V, bool Last>
+// What differs between calls that are common, so that each is compiled by itself: an activation that is `linear` on
+// either side of 0, and whether something is added. `any` asks as it goes.
+enum class Applies { linear, linear_added, any };
+
+template <class T, int V, bool Last, Applies A>
 __global__ void __launch_bounds__(threads) apply_all(Walk walk, Apply q) {
     using C = Compute<T>;
     using S = Steps<T, V, Last>;
     S s(walk);
     if (!s.inside) return;
-    C centre[S::own], scale[S::own], beta[S::own];
+    C centre[S::own], scale[S::own], beta[S::own], more[S::own];
+    const Channels& c = q.channels;
+    numbers_of<T>(c.mean, s.channel, 0, centre);
+    numbers_of<T>(c.bias, s.channel, 0, beta);
+    numbers_of<T>(c.var, s.channel, 0, scale);
+    numbers_of<T>(c.gamma, s.channel, 1, more);
 #pragma unroll
     for (int k = 0; k < S::own; ++k) {
-        const Channels& c = q.channels;
-        centre[k] = number<T>(c.mean, s.channel + k, 0) - number<T>(c.bias, s.channel + k, 0);
-        scale[k] = number<T>(c.gamma, s.channel + k, 1) *
-                   inverse_root(number<T>(c.var, s.channel + k, 0) + static_cast<C>(c.eps));
-        beta[k] = number<T>(c.beta, s.channel + k, 0);
+        centre[k] -= beta[k];
+        scale[k] = more[k] * inverse_root(scale[k] + static_cast<C>(c.eps));
     }
-    const bool linear = is_linear(q.channels);
-    const C below = below_zero<C>(q.channels);
-    const auto take = [&](int64_t at, const Pack<T, V>& y, const Pack<T, V>& residual) {
-        Pack<T, V> out;
+    numbers_of<T>(c.beta, s.channel, 0, beta);
+    const bool linear = A != Applies::any || is_linear(c);
+    const bool adds = A == Applies::linear_added || (A == Applies::any && q.residual);
+    const C below = below_zero<C>(c);
+    const bool flat = below == C(0);
+    const auto take = [&](int64_t at, const Pack<T, V>& from, const Pack<T, V>& added) {
+        C y[V], residual[V];
+        widen(from, y);
+        if (adds) widen(added, residual);
 #pragma unroll
         for (int v = 0; v < V; ++v) {
             const int k = Last ? v : 0;
-            C z = (static_cast<C>(y.v[v]) - centre[k]) * scale[k] + beta[k];
-            if (q.residual) z += static_cast<C>(residual.v[v]);
+            C z = fma(y[v] - centre[k], scale[k], beta[k]);
+            if (adds) z += residual[v];
             if (linear) {
-                z = z < C(0) ? (below == C(0) ? C(0) : below * z) : z;
+                y[v] = z < C(0) ? (flat ? C(0) : below * z) : z;
             } else {
-                z = smooth(q.channels, z);
+                y[v] = smooth(c, z);
             }
-            out.v[v] = static_cast<T>(z);
         }
-        store(q.out, at, out);
+        store<T, V>(q.out, at, y);
     };
+    constexpr int unroll = A == Applies::linear ? 4 : 2;
     const Pack<T, V> none = {};
     int i = s.at;
-    for (; i + 3 * int64_t(s.step) < walk.steps; i += 4 * s.step) {
-        Pack<T, V> y[4], residual[4];
-        int64_t at[4];
+    for (; i + (unroll - 1) * int64_t(s.step) < walk.steps; i += unroll * s.step) {
+        Pack<T, V> y[unroll], residual[unroll];
+        int64_t at[unroll];
 #pragma unroll
-        for (int u = 0; u < 4; ++u) {
+        for (int u = 0; u < unroll; ++u) {
             at[u] = s.offset(i + u * s.step);
             y[u] = load<T, V>(q.y, at[u]);
-            residual[u] = q.residual ? load<T, V>(q.residual, at[u]) : none;
+            residual[u] = adds ? load<T, V>(q.residual, at[u]) : none;
         }
 #pragma unroll
-        for (int u = 0; u < 4; ++u) take(at[u], y[u], residual[u]);
+        for (int u = 0; u < unroll; ++u) take(at[u], y[u], residual[u]);
     }
     for (; i < walk.steps; i += s.step) {
         const int64_t at = s.offset(i);
-        take(at, load<T, V>(q.y, at), q.residual ? load<T, V>(q.residual, at) : none);
+        take(at, load<T, V>(q.y, at), adds ? load<T, V>(q.residual, at) : none);
     }
 }
 
@@ -255,32 +321,47 @@ __device__ __forceinline__ bool is_lost(const Gradient& q, int64_t channel) {
     return !(gamma >= static_cast<C>(q.least) && beta <= static_cast<C>(q.most) * gamma);
 }
 
+// Likewise: a linear activation whose side of 0 follows from y, from the output, or with y from the output.
+enum class Derives { from_y, from_output, inverse, any };
+
 // Of an element: y - mean, and what the activation makes of the incoming gradient.
-template <class T, int V, bool Last>
+template <class T, int V, bool Last, Derives D>
 struct Slope {
     using C = Compute<T>;
     using S = Steps<T, V, Last>;
-    C factor[S::own], offset[S::own];  // y - mean, from y or, in `inverse`, from the activation's argument
-    C scale[S::own], beta[S::own];
+    static constexpr int own = S::own;
+    static constexpr bool inverse = D == Derives::inverse;
+    C factor[own], offset[own];  // y - mean: y - offset, or of the activation's argument in `inverse`
+    C scale[own], beta[own], root[own];
     C below, above;  // below 0, linear: the slope, and its inverse
-    bool linear;
+    bool linear, flat, by_output, adds;
     unsigned lost;
 
     __device__ Slope(const Gradient& q, int64_t channel) {
         const Channels& c = q.channels;
-        below = below_zero<C>(c), above = C(1) / below, linear = is_linear(c), lost = 0;
+        below = below_zero<C>(c), above = C(1) / below, flat = below == C(0), lost = 0;
+        linear = D != Derives::any || is_linear(c);
+        by_output = D == Derives::from_output || (D == Derives::any && q.output);
+        adds = D == Derives::any && q.residual;
+        numbers_of<T>(c.mean, channel, 0, offset);
+        numbers_of<T>(c.bias, channel, 0, beta);
+        numbers_of<T>(c.var, channel, 0, root);
+        numbers_of<T>(c.gamma, channel, 1, scale);
 #pragma unroll
-        for (int k = 0; k < S::own; ++k) {
-            const C mean = number<T>(c.mean, channel + k, 0) - number<T>(c.bias, channel + k, 0);
-            scale[k] = number<T>(c.gamma, channel + k, 1) *
-                       inverse_root(number<T>(c.var, channel + k, 0) + static_cast<C>(c.eps));
-            beta[k] = number<T>(c.beta, channel + k, 0);
-            factor[k] = C(1), offset[k] = -mean;
-            if (q.inverse) {
+        for (int k = 0; k < own; ++k) {
+            offset[k] -= beta[k];
+            root[k] = inverse_root(root[k] + static_cast<C>(c.eps));
+            scale[k] *= root[k];
+        }
+        numbers_of<T>(c.beta, channel, 0, beta);
+        if constexpr (inverse) {
+#pragma unroll
+            for (int k = 0; k < own; ++k) {
+                factor[k] = C(1);
                 if (is_lost<T>(q, channel + k)) {
                     lost |= 1u << k;
                 } else {
-                    factor[k] = C(1) / scale[k], offset[k] = -beta[k] / scale[k];
+                    factor[k] = C(1) / scale[k], offset[k] = beta[k] * factor[k];
                 }
             }
         }
@@ -289,68 +370,96 @@ struct Slope {
     struct Read {
         Pack<T, V> grad, y, output, residual;
     };
-    __device__ __forceinline__ Read read(const Gradient& q, int64_t at) const {
+    // Without y where only dz is wanted and does not depend on it.
+    __device__ __forceinline__ Read read(const Gradient& q, int64_t at, bool with_y) const {
         Read r;
         r.grad = load<T, V>(q.grad, at);
-        if (q.inverse) {
+        if constexpr (inverse) {
             r.output = load<T, V>(q.output, at);
             if (lost) r.y = load<T, V>(q.out, at);
-            return r;
+        } else {
+            if (with_y || !by_output) r.y = load<T, V>(q.y, at);
+            if (by_output) r.output = load<T, V>(q.output, at);
+            if (adds) r.residual = load<T, V>(q.residual, at);
         }
-        r.y = load<T, V>(q.y, at);
-        if (q.output) r.output = load<T, V>(q.output, at);
-        if (q.residual) r.residual = load<T, V>(q.residual, at);
         return r;
     }
 
-    __device__ __forceinline__ void take(const Gradient& q, const Read& r, int v, C& d, C& centred) const {
-        const int k = Last ? v : 0;
-        const C grad = static_cast<C>(r.grad.v[v]);
-        if (q.inverse) {
-            const C out = static_cast<C>(r.output.v[v]);
-            const C z = out > C(0) ? out : out * above;
-            centred = fma(lost >> k & 1 ? static_cast<C>(r.y.v[v]) : z, factor[k], offset[k]);
-            d = out > C(0) ? grad : below * grad;
+    // dz and y - mean of a pack.
+    __device__ __forceinline__ void take(const Gradient& q, const Read& r, C (&d)[V], C (&centred)[V]) const {
+        C out[V], residual[V];
+        widen(r.grad, d);
+        if constexpr (inverse) {
+            C y[V];
+            widen(r.output, out);
+            if (lost) widen(r.y, y);
+#pragma unroll
+            for (int v = 0; v < V; ++v) {
+                const int k = Last ? v : 0;
+                C z = out[v] > C(0) ? out[v] : out[v] * above;
+                if (lost && (lost >> k & 1)) z = y[v];
+                centred[v] = fma(z, factor[k], -offset[k]);
+                d[v] = out[v] > C(0) ? d[v] : below * d[v];
+            }
             return;
         }
-        centred = fma(static_cast<C>(r.y.v[v]), factor[k], offset[k]);
-        if (q.output) {
-            const C out = static_cast<C>(r.output.v[v]);
-            const C slope = linear ? below : out + static_cast<C>(q.channels.slope);
-            d = out <= C(0) ? (slope == C(0) ? C(0) : slope * grad) : grad;
-            return;
+        widen(r.y, centred);
+        if (by_output) widen(r.output, out);
+        if (adds) widen(r.residual, residual);
+#pragma unroll
+        for (int v = 0; v < V; ++v) {
+            const int k = Last ? v : 0;
+            centred[v] -= offset[k];
+            C z;
+            if (by_output) {
+                z = out[v];
+            } else {
+                z = fma(centred[v], scale[k], beta[k]);
+                if (adds) z += residual[v];
+            }
+            if (linear) {
+                d[v] = z <= C(0) ? (flat ? C(0) : below * d[v]) : d[v];
+            } else if (by_output) {
+                d[v] = z <= C(0) ? (z + static_cast<C>(q.channels.slope)) * d[v] : d[v];
+            } else {
+                d[v] *= smooth_derivative(q.channels, z);
+            }
         }
-        C z = fma(centred, scale[k], beta[k]);
-        if (q.residual) z += static_cast<C>(r.residual.v[v]);
-        d = linear ? (z <= C(0) ? (below == C(0) ? C(0) : below * grad) : grad) : smooth_derivative(q.channels, z) * grad;
     }
 };
 
+template <class T, Derives D>
+constexpr int packs_at_once = D == Derives::from_y ? 4 : 2;
+
 // A block's part of Σ dz and Σ dz · (y - mean): at parts[blockIdx.x].
-template <class T, int V, bool Last>
+template <class T, int V, bool Last, Derives D>
 __global__ void __launch_bounds__(threads) reduce_part(Walk walk, Gradient q, Compute<T>* parts) {
     using C = Compute<T>;
     using S = Steps<T, V, Last>;
+    using L = Slope<T, V, Last, D>;
     S s(walk);
     C sum[S::own] = {}, product[S::own] = {};
     if (s.inside) {
-        const Slope<T, V, Last> slope(q, s.channel);
-        const auto take = [&](const typename Slope<T, V, Last>::Read& r) {
+        const L slope(q, s.channel);
+        const auto take = [&](const typename L::Read& r) {
+            C d[V], centred[V];
+            slope.take(q, r, d, centred);
 #pragma unroll
             for (int v = 0; v < V; ++v) {
-                C d, centred;
-                slope.take(q, r, v, d, centred);
-                sum[Last ? v : 0] += d;
-                product[Last ? v : 0] += d * centred;
+                sum[Last ? v : 0] += d[v];
+                product[Last ? v : 0] += d[v] * centred[v];
             }
         };
+        constexpr int unroll = packs_at_once<T, D>;
         int i = s.at;
-        for (; i + int64_t(s.step) < walk.steps; i += 2 * s.step) {
-            const auto one = slope.read(q, s.offset(i)), two = slope.read(q, s.offset(i + s.step));
-            take(one);
-            take(two);
+        for (; i + (unroll - 1) * int64_t(s.step) < walk.steps; i += unroll * s.step) {
+            typename L::Read r[unroll];
+#pragma unroll
+            for (int u = 0; u < unroll; ++u) r[u] = slope.read(q, s.offset(i + u * s.step), true);
+#pragma unroll
+            for (int u = 0; u < unroll; ++u) take(r[u]);
         }
-        for (; i < walk.steps; i += s.step) take(slope.read(q, s.offset(i)));
+        for (; i < walk.steps; i += s.step) take(slope.read(q, s.offset(i), true));
     }
     __shared__ C sums[S::own][threads], products[S::own][threads];
     const int me = threadIdx.x;
@@ -375,49 +484,53 @@ __global__ void __launch_bounds__(threads) reduce_part(Walk walk, Gradient q, Co
     }
 }
 
-// dy = a · dz + p · (y - mean) + q, where the last two are what the statistics depend on y by.
-template <class T, int V, bool Last>
+// dy = scale · dz + p · (y - mean) + shift, where the last two are what the statistics depend on y by.
+template <class T, int V, bool Last, Derives D>
 __global__ void __launch_bounds__(threads) back_all(Walk walk, Gradient q) {
     using C = Compute<T>;
     using S = Steps<T, V, Last>;
+    using L = Slope<T, V, Last, D>;
     S s(walk);
     if (!s.inside) return;
-    const Slope<T, V, Last> slope(q, s.channel);
-    C p[S::own], shift[S::own];
-    const C values = q.count ? *static_cast<const C*>(q.count) : static_cast<C>(q.values);
+    const L slope(q, s.channel);
+    C p[S::own] = {}, shift[S::own] = {};
+    if (!q.fixed) {
+        const C each = C(1) / (q.count ? *static_cast<const C*>(q.count) : static_cast<C>(q.values));
+        const Numbers sums{q.sums, true}, products{static_cast<C*>(q.sums) + walk.channels, true};
+        numbers_of<T>(sums, s.channel, 0, shift);
+        numbers_of<T>(products, s.channel, 0, p);
 #pragma unroll
-    for (int k = 0; k < S::own; ++k) {
-        p[k] = shift[k] = C(0);
-        if (!q.fixed) {
-            const C* sums = static_cast<const C*>(q.sums);
-            const C var = number<T>(q.channels.var, s.channel + k, 0) + static_cast<C>(q.channels.eps);
-            shift[k] = -slope.scale[k] * sums[s.channel + k] / values;
-            p[k] = -slope.scale[k] * sums[walk.channels + s.channel + k] / (values * var);
+        for (int k = 0; k < S::own; ++k) {
+            shift[k] *= -slope.scale[k] * each;
+            p[k] *= -slope.scale[k] * each * slope.root[k] * slope.root[k];
         }
     }
-    const auto take = [&](int64_t at, const typename Slope<T, V, Last>::Read& r) {
-        Pack<T, V> out, d_residual;
+    const auto take = [&](int64_t at, const typename L::Read& r) {
+        C d[V], centred[V];
+        slope.take(q, r, d, centred);
+        if (q.d_residual) store<T, V>(q.d_residual, at, d);
+        if (!q.out) return;
 #pragma unroll
         for (int v = 0; v < V; ++v) {
             const int k = Last ? v : 0;
-            C d, centred;
-            slope.take(q, r, v, d, centred);
-            out.v[v] = static_cast<T>(q.fixed ? slope.scale[k] * d : fma(p[k], centred, fma(slope.scale[k], d, shift[k])));
-            d_residual.v[v] = static_cast<T>(d);
+            d[v] = fma(slope.scale[k], d[v], shift[k]);
+            if (!q.fixed) d[v] = fma(p[k], centred[v], d[v]);
         }
-        if (q.out) store(q.out, at, out);
-        if (q.d_residual) store(q.d_residual, at, d_residual);
+        store<T, V>(q.out, at, d);
     };
+    constexpr int unroll = packs_at_once<T, D>;
     int i = s.at;
-    for (; i + int64_t(s.step) < walk.steps; i += 2 * s.step) {
-        const int64_t first = s.offset(i), second = s.offset(i + s.step);
-        const auto one = slope.read(q, first), two = slope.read(q, second);
-        take(first, one);
-        take(second, two);
+    for (; i + (unroll - 1) * int64_t(s.step) < walk.steps; i += unroll * s.step) {
+        typename L::Read r[unroll];
+        int64_t at[unroll];
+#pragma unroll
+        for (int u = 0; u < unroll; ++u) at[u] = s.offset(i + u * s.step), r[u] = slope.read(q, at[u], q.out);
+#pragma unroll
+        for (int u = 0; u < unroll; ++u) take(at[u], r[u]);
     }
     for (; i < walk.steps; i += s.step) {
         const int64_t at = s.offset(i);
-        take(at, slope.read(q, at));
+        take(at, slope.read(q, at, q.out));
     }
 }
 
@@ -426,6 +539,9 @@ template <class T>
 __global__ void __launch_bounds__(threads) repair_lost(Gradient q, Convolution c) {
     using C = Compute<T>;
     const int64_t channels = q.planes.channels, places = q.planes.places, each = q.planes.images * places;
+    bool any = false;
+    for (int64_t o = threadIdx.x; o < channels; o += threads) any = any || is_lost<T>(q, o);
+    if (!__syncthreads_or(any)) return;
     for (int64_t o = blockIdx.y; o < channels; o += gridDim.y) {
         if (!is_lost<T>(q, o)) continue;
         const int64_t first = o / (channels / c.groups) * c.inputs;
@@ -457,7 +573,7 @@ __global__ void __launch_bounds__(threads) repair_lost(Gradient q, Convolution c
 
 // --- which of them ---------------------------------------------------------------------------------------------------
 
-// A kernel for each way to lay out packs: as wide as memory is read, or one element.
+// Packs are as wide as memory is read, or one element.
 template <class T>
 constexpr int widest = std::is_same_v<T, double> ? 1 : 16 / int(sizeof(T));
 
