@@ -154,13 +154,19 @@ def memory(model: nn.Module, x: Tensor, grad: Tensor) -> dict[str, float]:
     for _ in range(2):
         model(x).backward(grad)
     torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
+    torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
+
+    def requested(which: str) -> int:
+        """Without what the allocator rounds up to, which depends on what came before."""
+        return int(torch.cuda.memory_stats()[f"requested_bytes.all.{which}"])
+
+    before = requested("current")
     out = model(x)
-    kept = torch.cuda.memory_allocated() - before
+    kept = requested("current") - before
     out.backward(grad)
     torch.cuda.synchronize()
-    return {"kept_mb": kept / 1e6, "peak_mb": (torch.cuda.max_memory_allocated() - before) / 1e6}
+    return {"kept_mb": kept / 1e6, "peak_mb": (requested("peak") - before) / 1e6}
 
 
 def blocks(residual: bool) -> dict[str, Any]:

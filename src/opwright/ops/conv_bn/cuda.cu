@@ -43,7 +43,8 @@ class Device {
         c.height = in.size[2], c.width = in.size[3], c.kernel_height = kernel.size[2], c.kernel_width = kernel.size[3];
         for (size_t d = 0; d < 2; ++d) {
             c.stride[d] = s.stride[d], c.padding[d] = s.padding[d], c.dilation[d] = s.dilation[d];
-            const int64_t out = (in.size[d + 2] + 2 * s.padding[d] - s.dilation[d] * (kernel.size[d + 2] - 1) - 1) / s.stride[d] + 1;
+            const int64_t out =
+                (in.size[d + 2] + 2 * s.padding[d] - s.dilation[d] * (kernel.size[d + 2] - 1) - 1) / s.stride[d] + 1;
             (d == 0 ? c.out_height : c.out_width) = out;
         }
         std::copy_n(in.stride, 4, c.x_strides);

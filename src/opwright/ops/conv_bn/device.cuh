@@ -1,8 +1,8 @@
 // The passes of one dtype on the GPU: their launches, and what joins the parts of blocks.
 #pragma once
 
+#include "backward.cuh"
 #include "device.h"
-#include "passes.cuh"
 
 #pragma GCC visibility push(hidden)
 
@@ -31,9 +31,8 @@ __device__ C own_column_sum(C value) {
 
 // Mean and variance of each channel from the moments of parts; or, `raw`, the moments of all parts.
 template <class T>
-__global__ void __launch_bounds__(1024)
-    join_moments(const Compute<T>* parts, int count, int64_t channels, Numbers bias, Compute<T>* mean, Compute<T>* var,
-                 Compute<T>* values, bool raw) {
+__global__ void __launch_bounds__(1024) join_moments(const Compute<T>* parts, int count, int64_t channels, Numbers bias,
+                                                     Compute<T>* mean, Compute<T>* var, Compute<T>* values, bool raw) {
     using C = Compute<T>;
     const int64_t channel = blockIdx.x * int64_t(32) + threadIdx.x % 32, size = 2 * channels + 1;
     const int row = threadIdx.x / 32;
@@ -114,14 +113,14 @@ Shape shape_of(const Planes& planes, std::initializer_list<const void*> pointers
     while (planes.last && across < threads && across < packs) across *= 2;
     const int64_t rows = threads / across, sheets = planes.last ? ceil_div(packs, across) : planes.channels;
     check(sheets <= 65535, ow_inner::OnDevice::name(), ": there are too many channels for this kernel");
-    const int64_t wanted = std::max<int64_t>(1, int64_t(multiprocessors()) * blocks_each / std::max<int64_t>(sheets, 1));
+    const int64_t wanted =
+        std::max<int64_t>(1, int64_t(multiprocessors()) * blocks_each / std::max<int64_t>(sheets, 1));
     const int64_t blocks = std::max<int64_t>(1, std::min(wanted, ceil_div(steps, rows * 4)));
     const auto plane = static_cast<uint64_t>(planes.last ? 1 : std::max<int64_t>(packs, 1));
     unsigned shift = 0;
     while (uint64_t(1) << shift < plane) ++shift;
     const uint64_t magic = ((uint64_t(1) << 32) * ((uint64_t(1) << shift) - plane)) / plane + 1;
-    const Walk walk{planes.channels, planes.places,   int(steps), int(plane), across,
-                    backwards,       unsigned(magic), shift};
+    const Walk walk{planes.channels, planes.places, int(steps), int(plane), across, backwards, unsigned(magic), shift};
     return {walk, pack, Grid{blocks, dim3(threads), 0, sheets}};
 }
 
@@ -170,7 +169,7 @@ void moments(const Tensor& parts, int count, int64_t channels, const Numbers& bi
 
 template <class T>
 void apply(const Apply& q) {
-    const Shape s = shape_of<T>(q.planes, {q.y, q.residual, q.out}, false, 8);
+    const Shape s = shape_of<T>(q.planes, {q.y, q.residual, q.out}, false, 4);
     const bool linear = q.channels.activation <= Activation::leaky_relu;
     with_pack<T>(q.planes, s.pack, [&](auto pack, auto last) {
         if constexpr (pack.value > 1) {
@@ -195,7 +194,7 @@ void reduce(const Gradient& q) {
 
 template <class T>
 void back(const Gradient& q) {
-    const Shape s = shape_of<T>(q.planes, {q.grad, q.y, q.output, q.residual, q.out, q.d_residual}, false, 8);
+    const Shape s = shape_of<T>(q.planes, {q.grad, q.y, q.output, q.residual, q.out, q.d_residual}, false, 4);
     with_slope<T>(q, s.pack, [&](auto pack, auto last, auto derives) {
         launch(back_all<T, pack.value, last.value, derives.value>, s.grid, s.walk, q);
     });

@@ -28,7 +28,9 @@ inline void* memory(const OptionalTensor& x) { return given(x) ? memory(*x) : nu
 inline Numbers numbers(const OptionalTensor& x, DType own) {
     return given(x) ? Numbers{memory(*x), dtype(*x) != own || wide_dtype(own) == own} : Numbers{};
 }
-inline OptionalTensor contiguous(const OptionalTensor& x) { return given(x) ? OptionalTensor(aten::contiguous(*x)) : x; }
+inline OptionalTensor contiguous(const OptionalTensor& x) {
+    return given(x) ? OptionalTensor(aten::contiguous(*x)) : x;
+}
 
 // The convolution's result, dense in one of the two layouts.
 struct Result {
@@ -86,7 +88,8 @@ inline void expect(const Tensor& x, const Tensor& weight, const Settings& s) {
               x.size(1) == weight.size(1) * s.groups && weight.size(0) % s.groups == 0,
           "conv_bn: the convolution's arguments do not fit");
     for (size_t d = 0; d < 2; ++d) {
-        check(s.stride[d] > 0 && s.padding[d] >= 0 && s.dilation[d] > 0, "conv_bn: the convolution's arguments do not fit");
+        check(s.stride[d] > 0 && s.padding[d] >= 0 && s.dilation[d] > 0,
+              "conv_bn: the convolution's arguments do not fit");
         const int64_t reach = s.dilation[d] * (weight.size(int64_t(d) + 2) - 1) + 1;
         check(x.size(int64_t(d) + 2) + 2 * s.padding[d] >= reach, "conv_bn: the weight does not fit into x");
     }
@@ -96,14 +99,15 @@ template <class Device>
 Results forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bias_any, const OptionalTensor& gamma_any,
                 const OptionalTensor& beta_any, const OptionalTensor& residual_any, const OptionalTensor& mean_any,
                 const OptionalTensor& var_any, const Sizes& stride, const Sizes& padding, const Sizes& dilation,
-                int64_t groups, double eps, const std::string& activation, double slope, bool keep_residual, bool keep_output, bool keep_convolution, const std::string& group,
-                int64_t ranks) {
+                int64_t groups, double eps, const std::string& activation, double slope, bool keep_residual,
+                bool keep_output, bool keep_convolution, const std::string& group, int64_t ranks) {
     const Settings s{stride, padding, dilation, groups};
     const bool fixed = given(mean_any);
     expect(x, weight, s);
     check(fixed == given(var_any), "conv_bn: running_mean and running_var go together");
     const Activation act = activation_of(activation);
-    const bool by_output = act == Activation::relu || ((act == Activation::leaky_relu || act == Activation::elu) && slope >= 0);
+    const bool by_output =
+        act == Activation::relu || ((act == Activation::leaky_relu || act == Activation::elu) && slope >= 0);
     check(!given(residual_any) || act == Activation::none || keep_residual || (keep_output && by_output),
           "conv_bn: the gradient could not be computed");
     const DType own = dtype(x), wide = wide_dtype(own);
@@ -128,8 +132,14 @@ Results forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bia
     const Tensor centre = fixed ? aten::contiguous(*mean_any) : mean, spread = fixed ? aten::contiguous(*var_any) : var;
     // The convolution's own memory becomes that of the output, unless it is kept.
     const Tensor out = keep_convolution ? empty(Layout(c.y), own) : c.y;
-    const Channels channels{numbers(centre, own), numbers(spread, own), numbers(gamma, own), numbers(beta, own),
-                            numbers(bias, own),   eps,                  act,                 slope};
+    const Channels channels{numbers(centre, own),
+                            numbers(spread, own),
+                            numbers(gamma, own),
+                            numbers(beta, own),
+                            numbers(bias, own),
+                            eps,
+                            act,
+                            slope};
     passes.apply({planes, channels, memory(c.y), memory(residual), memory(out)});
     return {out, mean, var, count, keep_convolution ? c.y : Tensor()};
 }
@@ -158,17 +168,24 @@ Gradients backward(const OptionalTensor& grad, const OptionalTensor& grad_mean, 
     const OptionalTensor bias = contiguous(bias_any), gamma = contiguous(gamma_any), beta = contiguous(beta_any);
     const Tensor mean = aten::contiguous(fixed ? *running_mean : *mean_any),
                  var = aten::contiguous(fixed ? *running_var : *var_any);
-    const bool by_output = keep_output && given(output_any) &&
-                           (act == Activation::relu || ((act == Activation::leaky_relu || act == Activation::elu) && slope >= 0));
+    const bool by_output =
+        keep_output && given(output_any) &&
+        (act == Activation::relu || ((act == Activation::leaky_relu || act == Activation::elu) && slope >= 0));
     const bool invertible = act == Activation::none || (act == Activation::leaky_relu && slope > 0);
     // Who keeps the residual and has none had none.
-    const bool inverse = given(output_any) && keep_output && keep_residual && !given(residual_any) && invertible &&
-                         !given(convolution);
+    const bool inverse =
+        given(output_any) && keep_output && keep_residual && !given(residual_any) && invertible && !given(convolution);
     const bool reads_y = !fixed || to_gamma || (act != Activation::none && !by_output);
     const Device passes(own);
     Gradient q{};
-    q.channels = {numbers(mean, own), numbers(var, own), numbers(gamma, own), numbers(beta, own),
-                  numbers(bias, own), eps,               act,                 slope};
+    q.channels = {numbers(mean, own),
+                  numbers(var, own),
+                  numbers(gamma, own),
+                  numbers(beta, own),
+                  numbers(bias, own),
+                  eps,
+                  act,
+                  slope};
     q.fixed = fixed;
     q.least = own == DType::Half ? 0.02 : 1e-3, q.most = own == DType::Half || own == DType::BFloat16 ? 4 : 64;
     if (act == Activation::leaky_relu) q.least /= std::min(1.0, slope);

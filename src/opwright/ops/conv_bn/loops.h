@@ -149,7 +149,8 @@ struct Back {
             const int64_t n = s->width, at = row * n;
             OPWRIGHT_INDEPENDENT
             for (int64_t i = 0; i < n; ++i) {
-                out[at + i] = (Last ? scale[i] : a) * d[at + i] + (Last ? p[i] : b) * centred[at + i] + (Last ? shift[i] : c);
+                out[at + i] =
+                    (Last ? scale[i] : a) * d[at + i] + (Last ? p[i] : b) * centred[at + i] + (Last ? shift[i] : c);
             }
         }
     }

@@ -41,8 +41,8 @@ struct Apply {
 };
 
 // What the gradient reads. The derivative of the activation is taken at what `output` says, where it is given, and else
-// at what follows from y and residual. Where it is `inverse`, y follows from the output, except in channels in which too
-// little of it would be left: there it has been written to `out` before.
+// at what follows from y and residual. Where it is `inverse`, y follows from the output, except in channels in which
+// too little of it would be left: there it has been written to `out` before.
 struct Gradient {
     Planes planes;
     Channels channels;
