@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import opwright as ow
-from opwright.kit.bench.machine import machine
+from opwright.kit.bench.machine import machine, versions
 
 # batch, in, out, size, kernel, dtype, channels_last, activation, keep, limit of ours / eager, stretch
 ROWS: dict[str, tuple[Any, ...]] = {
@@ -237,6 +237,6 @@ if __name__ == "__main__":
     parser.add_argument("--no-compile", action="store_true")
     given = parser.parse_args()
     found = on_gpu(not given.no_compile) if given.device == "cuda" else on_cpu()
-    found |= {"machine": machine(), "torch": torch.__version__, "date": datetime.date.today().isoformat()}
+    found |= {"machine": machine(), "versions": versions(), "date": datetime.date.today().isoformat()}
     if given.json:
         given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

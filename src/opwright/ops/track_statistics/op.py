@@ -33,7 +33,7 @@ def track_statistics(
         mean: `[channels]`, of the batch
         var: `[channels]`, of the batch, without Bessel's correction
         count: of how many values they are, a tensor; without it `values` says
-        values: likewise
+        values: likewise; of 0, an empty batch, nothing is taken
         momentum: None takes the mean over all batches, and needs `batches`
 
     >>> import torch, opwright as ow
@@ -48,11 +48,15 @@ def track_statistics(
         "{var.shape}",
     )
     ow.require(momentum is not None or batches is not None, "momentum can be None only with batches to count")
-    ow.require(count is not None or values > 1, "values must say of how many the statistics are, got {values}")
+    ow.require(
+        count is not None or values == 0 or values > 1, "values must say of how many the statistics are, got {values}"
+    )
     if torch._C._current_graph_task_id() != -1:
         return
     if batches is not None:
         batches.add_(1)
+    if count is None and values == 0:
+        return
     share: Any = momentum
     if momentum is None and batches is not None:
         share = 1.0 / batches.to(mean.dtype)
