@@ -30,9 +30,7 @@ class Block(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         same = stride == 1 and inside == out
         self.shortcut = (
-            nn.Identity()
-            if same
-            else nn.Sequential(nn.Conv2d(inside, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+            nn.Identity() if same else nn.Sequential(nn.Conv2d(inside, out, 1, stride, bias=False), nn.BatchNorm2d(out))
         )
 
     def forward(self, x: Tensor) -> Tensor:

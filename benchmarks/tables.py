@@ -84,7 +84,10 @@ def conv_bn() -> dict[str, str]:
         on_cpu.append(f"| {r['row']} | {figures} |")
     every = len(training["runs"]["eager"]["losses"]) // 4
     steps = [every * k - 1 for k in (1, 2, 3, 4)]
-    curves = [f"| loss at step | {' | '.join(str(s + 1) for s in steps)} | ms a step | peak, MB |", "|---|" + "---:|" * 6]
+    curves = [
+        f"| loss at step | {' | '.join(str(s + 1) for s in steps)} | ms a step | peak, MB |",
+        "|---|" + "---:|" * 6,
+    ]
     for name, run in training["runs"].items():
         losses = " | ".join(f"{run['losses'][s]:.3f}" for s in steps)
         peak = "" if run["peak_mb"] is None else f"{run['peak_mb']:.0f}"

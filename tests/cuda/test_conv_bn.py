@@ -51,16 +51,24 @@ def _exact() -> Any:
         yield
 
 
-def compare(dtype: torch.dtype, last: bool, activation: str, residual: bool, keep: str, hard: bool = False, **form: Any) -> None:
+def compare(
+    dtype: torch.dtype, last: bool, activation: str, residual: bool, keep: str, hard: bool = False, **form: Any
+) -> None:
     inside, out, size = form.get("inside", 8), form.get("out", 16), form.get("size", 9)
-    kernel, groups, stride, fixed = (form.get(k, d) for k, d in (("kernel", 3), ("groups", 1), ("stride", 1), ("fixed", False)))
+    kernel, groups, stride, fixed = (
+        form.get(k, d) for k, d in (("kernel", 3), ("groups", 1), ("stride", 1), ("fixed", False))
+    )
     generator = torch.Generator().manual_seed(0)
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
     def draw(*shape: int, dtype: torch.dtype = dtype, scale: float = 1.0, shift: float = 0.0) -> Tensor:
         return (torch.randn(shape, generator=generator, dtype=torch.float64) * scale + shift).to(dtype).double()
 
-    x, weight, bias = draw(4, inside, size, size), draw(out, inside // groups, kernel, kernel, scale=0.2), draw(out, dtype=wide)
+    x, weight, bias = (
+        draw(4, inside, size, size),
+        draw(out, inside // groups, kernel, kernel, scale=0.2),
+        draw(out, dtype=wide),
+    )
     gamma, beta = draw(out, dtype=wide, scale=0.3, shift=1.2), draw(out, dtype=wide)
     if hard:  # nothing of these channels can be computed back
         gamma[0], gamma[1], gamma[out - 1], beta[2] = 0, 1e-5, 0, 300
@@ -105,7 +113,9 @@ def compare(dtype: torch.dtype, last: bool, activation: str, residual: bool, kee
         error = ((a.double().cpu() - b).abs().max() / b.abs().max().clamp(min=1e-2)).item()
         assert error < TOLERANCE[dtype], f"result {i} is off by {error:.2g}"
     if not fixed:
-        torch.testing.assert_close(found.mean.double().cpu(), y.mean((0, 2, 3)), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+        torch.testing.assert_close(
+            found.mean.double().cpu(), y.mean((0, 2, 3)), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
+        )
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -71,10 +71,13 @@ def test_a_resnet_trains_to_the_same_numbers() -> None:
     fused = copy.deepcopy(plain)
     keys = list(plain.state_dict())
     assert ow.nn.fuse_conv_bn(fused) is fused
-    assert len(fused.conv_bn_fusion.fused) == 6 and fused.conv_bn_fusion.left == {}  # type: ignore[union-attr, operator]
+    found = listed(fused)
+    assert len(found.fused) == 6
+    assert found.left == {}
     assert list(fused.state_dict()) == keys
     kinds = {n.name() for n in _nodes(fused(torch.randn(2, 3, 16, 16, dtype=torch.float64)))}
-    assert not any("BatchNorm" in kind for kind in kinds) and any("ConvBn" in kind for kind in kinds)
+    assert not any("BatchNorm" in kind for kind in kinds)
+    assert any("ConvBn" in kind for kind in kinds)
     fused.load_state_dict(plain.state_dict())
     one, two = train(plain), train(fused)
     assert one[0] == pytest.approx(two[0], rel=1e-9)
@@ -82,6 +85,12 @@ def test_a_resnet_trains_to_the_same_numbers() -> None:
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
     x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
     torch.testing.assert_close(plain.eval()(x), fused.eval()(x))
+
+
+def listed(model: nn.Module) -> ow.nn.Fusion:
+    found = model.conv_bn_fusion
+    assert isinstance(found, ow.nn.Fusion)
+    return found
 
 
 def _nodes(out: Tensor) -> list[Any]:
@@ -146,8 +155,10 @@ def test_what_must_be_left_alone_is_and_is_listed() -> None:
         (nn.Sequential(_Asks()), "0", "it depends on self.training"),
     ):
         x = torch.randn(2, 3, 4, 4)
-        found = ow.nn.fuse_conv_bn(model).conv_bn_fusion
-        assert found.fused == [] and list(found.left) == [name] and why in found.left[name]  # type: ignore[union-attr, operator]
+        found = listed(ow.nn.fuse_conv_bn(model))
+        assert found.fused == []
+        assert list(found.left) == [name]
+        assert why in found.left[name]
         if model is not shared:
             assert model(x).shape[0] == 2
 
@@ -183,6 +194,10 @@ def test_odd_chains_compute_the_same(tail: str) -> None:
     plain = _Odd(tail).double()
     fused = ow.nn.fuse_conv_bn(copy.deepcopy(plain))
     x = torch.randn(2, 3, 4, 4, dtype=torch.float64)
+    if tail == "written":  # PyTorch has no gradient for it either
+        with torch.no_grad():
+            torch.testing.assert_close(plain(x), fused(x))
+        return
     found = [[m(x), *torch.autograd.grad(m(x).square().sum(), list(m.conv.parameters()))] for m in (plain, fused)]  # type: ignore[operator, union-attr]
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
@@ -191,5 +206,5 @@ def test_odd_chains_compute_the_same(tail: str) -> None:
 def test_arguments_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="fuse_conv_bn: keep must be one of input, output, all, got 'it'"):
         ow.nn.fuse_conv_bn(chain(), keep="it")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="fuse_conv_bn: model must be a torch.nn.Module, got int"):
+    with pytest.raises(TypeError, match=r"fuse_conv_bn: model must be a torch\.nn\.Module, got int"):
         ow.nn.fuse_conv_bn(3)  # type: ignore[arg-type]

@@ -83,8 +83,8 @@ class Declarations:
         `needs` says which of the tensors it saves the gradient of each input reads. A tensor that no wanted gradient
         reads is then not kept; the formula gets one of the same shape, full of NaN.
 
-        `when` names, for a saved tensor, a bool parameter of the operator: a call that sets it to False does not keep the
-        tensor, and the formula gets None.
+        `when` names, for a saved tensor, a bool parameter of the operator: a call that sets it to False does not keep
+        the tensor, and the formula gets None.
 
         >>> import torch, opwright as ow
         >>> @ow.op

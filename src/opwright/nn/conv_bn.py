@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -109,7 +110,9 @@ class ConvBN2d(nn.Module):
                 f"got {bn.num_features}"
             )
         if (activation or "none") not in ACTIVATIONS:
-            raise ValueError(f"ConvBN2d: activation must be None or one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+            raise ValueError(
+                f"ConvBN2d: activation must be None or one of {', '.join(ACTIVATIONS)}, got {activation!r}"
+            )
         if keep not in KEEPS:
             raise ValueError(f"ConvBN2d: keep must be one of {', '.join(KEEPS)}, got {keep!r}")
         self.conv, self.bn = conv, bn
@@ -178,9 +181,10 @@ def fused(
     if input.dim() != 4:
         raise ValueError(f"ConvBN2d: input must have 4 dimensions, got {input.dim()}")
     x, padding = padded(conv, input)
-    batch = bn.training or bn.running_mean is None
+    mean, var, training = bn.running_mean, bn.running_var, bn.training
+    batch = training or mean is None
     group, ranks = "", 1
-    if bn.training and (process_group is not None or isinstance(bn, nn.SyncBatchNorm)):
+    if training and (process_group is not None or isinstance(bn, nn.SyncBatchNorm)):
         group, ranks = _shared_with(bn.process_group if process_group is None else process_group)
     # What the gradient of an activation reads beside the convolution: the output lives on as the next layer's input.
     of_output = residual is not None and (activation == "relu" or (activation in SLOPES and slope >= 0))
@@ -191,8 +195,8 @@ def fused(
         bn.weight,
         bn.bias,
         residual,
-        None if batch else bn.running_mean,
-        None if batch else bn.running_var,
+        None if batch else mean,
+        None if batch else var,
         stride=conv.stride,
         padding=padding,
         dilation=conv.dilation,
@@ -206,19 +210,12 @@ def fused(
         group=group,
         ranks=ranks,
     )
-    if bn.training and bn.track_running_stats and bn.running_mean is not None:
-        output = found.output
-        track_statistics(
-            bn.running_mean,
-            bn.running_var,
-            bn.num_batches_tracked,
-            found.mean,
-            found.var,
-            found.count,
-            values=output.shape[0] * output.shape[2] * output.shape[3],
-            momentum=bn.momentum,
-        )
-    return found.output
+    output: Tensor = found.output
+    if training and mean is not None and bn.track_running_stats:
+        values = output.shape[0] * output.shape[2] * output.shape[3]
+        batches = bn.num_batches_tracked
+        track_statistics(mean, var, batches, found.mean, found.var, found.count, values=values, momentum=bn.momentum)
+    return output
 
 
 def _shared_with(process_group: Any) -> tuple[str, int]:
@@ -257,7 +254,7 @@ def synchronise(model: nn.Module, process_group: Any = None) -> nn.Module:
     return found
 
 
-def padded(conv: nn.Conv2d, x: Tensor) -> tuple[Tensor, list[int]]:
+def padded(conv: nn.Conv2d, x: Tensor) -> tuple[Tensor, Sequence[int]]:
     """The input, and what is left to the convolution of its padding: the same number of zeros on either side."""
     if conv.padding_mode != "zeros":
         return F.pad(x, conv._reversed_padding_repeated_twice, mode=conv.padding_mode), [0, 0]
@@ -267,4 +264,4 @@ def padded(conv: nn.Conv2d, x: Tensor) -> tuple[Tensor, list[int]]:
         reach = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
         odd = [r % 2 for r in reach]
         return F.pad(x, (0, odd[1], 0, odd[0])) if any(odd) else x, [r // 2 for r in reach]
-    return x, list(conv.padding)  # type: ignore[arg-type]
+    return x, conv.padding  # type: ignore[return-value]

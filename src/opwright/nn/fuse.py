@@ -54,8 +54,8 @@ def fuse_conv_bn(model: nn.Module, *, keep: Keep = "input") -> nn.Module:
     Each module's own forward is traced, its children as they are. Where the trace shows that nobody else uses what lies
     between, the forward that is called afterwards computes the chain by `ow.conv_bn`. Parameters, buffers and the names
     of the state_dict stay. Modules that are shared, have hooks or are parametrized are left alone; so is a forward that
-    cannot be traced, or that depends on `self.training`. `model.conv_bn_fusion` lists both. The model itself is changed,
-    and returned.
+    cannot be traced, or that depends on `self.training`. `model.conv_bn_fusion` lists both. The model itself is
+    changed, and returned.
 
     Args:
         keep: what gradients are computed from, as for `ow.nn.ConvBN2d`
@@ -219,7 +219,7 @@ def _chain(module: nn.Module, graph: Any, bn: Any, calls: Counter[Any], uses: Co
     if last is not None and residual is not None and _still(module, graph, chain.conv, last, [*chain.nodes]):
         chain = chain._replace(add=last, residual=residual)
         last = _next(last)
-    if last is None or _module(module, last) is None and last.op not in ("call_function", "call_method"):
+    if last is None or (_module(module, last) is None and last.op not in ("call_function", "call_method")):
         return chain
     read = _activation(module, last, calls, uses)
     if read is not None and _still(module, graph, chain.conv, last, chain.nodes):
@@ -286,7 +286,7 @@ def _writes(module: nn.Module, node: Any) -> bool:
     if node.op == "call_method":
         return bool(node.target.endswith("_")) and not node.target.endswith("__")
     name = getattr(node.target, "__name__", "")
-    written = name.endswith("_") or getattr(operator, name, None) is node.target and name.startswith("i")
+    written = name.endswith("_") or (getattr(operator, name, None) is node.target and name.startswith("i"))
     return node.op == "call_function" and (bool(written) or bool(node.kwargs.get("inplace")))
 
 
@@ -301,9 +301,7 @@ def _replace(graph: Any, chain: _Chain, keep: Keep) -> None:
         graph.erase_node(old)
 
 
-def run_chain(
-    conv: nn.Conv2d, bn: Any, x: Tensor, residual: Any, activation: str, slope: float, keep: Keep
-) -> Tensor:
+def run_chain(conv: nn.Conv2d, bn: Any, x: Tensor, residual: Any, activation: str, slope: float, keep: Keep) -> Tensor:
     """A fused chain. What is added may be a number, or broadcast: that is for PyTorch."""
     if residual is None or (isinstance(residual, Tensor) and residual.shape == output_shape(conv, x)):
         return fused(conv, bn, x, residual, activation, slope, keep)

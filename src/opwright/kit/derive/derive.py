@@ -156,7 +156,9 @@ def _with_when(name: str, below: Signature, rung: Rung, when: Mapping[str, str])
         if flag not in rung.inputs:
             raise TypeError(f"{name}: its gradient must take {flag!r}, which says whether {tensor!r} was kept")
     if rung.extras is not None and not rung.extras.once and any(t in rung.inputs for t in when):
-        raise TypeError(f"{name}: a second derivative of an operator with extra results reads every input; leave out when")
+        raise TypeError(
+            f"{name}: a second derivative of an operator with extra results reads every input; leave out when"
+        )
     parameters = tuple(replace(p, kind=OPTIONAL_TENSOR) if p.name in when else p for p in rung.signature.parameters)
     return replace(rung, signature=replace(rung.signature, parameters=parameters), when=dict(when))
 

@@ -12,7 +12,7 @@ from .normal import AXES, spread
 
 def _collectives() -> Any:
     """PyTorch's collectives that graphs hold; imported when first needed, since they are slow to import."""
-    import torch.distributed._functional_collectives  # noqa: F401  it says what they return
+    import torch.distributed._functional_collectives
 
     return torch.ops._c10d_functional
 

@@ -16,7 +16,8 @@ void join(const Cut& cut, const std::vector<C>& parts, C* mean, C* deviations) {
     for (int64_t c = 0; c < channels; ++c) {
         const int64_t first = cut.planes.last ? 0 : c, column = cut.planes.last ? c : 0;
         double n = 0, sum = 0, squares = 0;
-        const double pivot = units ? double(parts[size_t(first * 2 * each + column)]) : 0;
+        const double head = units ? double(parts[size_t(first * 2 * each + column)]) : 0;
+        const double pivot = std::isfinite(head) ? head : 0;
         for (int64_t u = first; u < units; u += step) {
             const C* part = parts.data() + u * 2 * each + column;
             n += double(cut.values(u)), sum += double(cut.values(u)) * (double(part[0]) - pivot);
@@ -29,6 +30,12 @@ void join(const Cut& cut, const std::vector<C>& parts, C* mean, C* deviations) {
         }
         mean[c] = static_cast<C>(centre), deviations[c] = static_cast<C>(squares);
     }
+}
+
+// What deviations are taken from: the first values, where they are numbers.
+template <class C>
+void start(const C* x, std::vector<C>& pivot) {
+    for (size_t k = 0; k < pivot.size(); ++k) pivot[k] = std::isfinite(x[k]) ? x[k] : C(0);
 }
 
 template <class C, bool Last>
@@ -45,7 +52,7 @@ void moments(const Planes& planes, const void* y, DType own, C* mean, C* deviati
             bool fresh = true;
             cut.each(unit, [&](const Stretch& s) {
                 const C* x = reader.load(s, scratch.data());
-                if (fresh) std::copy_n(x, each, pivot.data()), fresh = false;
+                if (fresh) start(x, pivot), fresh = false;
                 sum(&s, x, pivot.data(), sums.data(), sums.data() + wide);
             });
             C* part = parts.data() + unit * 2 * each;
@@ -54,7 +61,7 @@ void moments(const Planes& planes, const void* y, DType own, C* mean, C* deviati
                 C first = sums[size_t(k)], second = sums[size_t(wide + k)];
                 for (int64_t l = 1; !Last && l < lanes; ++l) first += sums[size_t(l)], second += sums[size_t(wide + l)];
                 part[k] = pivot[size_t(k)] + first / n;
-                part[each + k] = std::max(second - first * first / n, C(0));
+                part[each + k] = std::max(second - first * first / n, C(0));  // NaN stays
             }
         }
     });
@@ -289,7 +296,7 @@ class Device {
             for (int64_t r = 0; r < ranks; ++r) n += parts[r * size + 2 * channels];
             for (int64_t c = 0; c < channels; ++c) {
                 double sum = 0, squares = 0;
-                const double pivot = double(parts[c]);
+                const double pivot = std::isfinite(parts[c]) ? double(parts[c]) : 0;
                 for (int64_t r = 0; r < ranks; ++r) {
                     sum += double(parts[r * size + 2 * channels]) * (double(parts[r * size + c]) - pivot);
                 }
@@ -346,7 +353,8 @@ class Device {
     template <class C>
     void finish(int64_t channels, C n, const Numbers& bias, C* mean, C* var) const {
         const Prepared<C> numbers({}, 0, own_);
-        for (int64_t c = 0; c < channels; ++c) mean[c] += numbers.number(bias, c, 0), var[c] /= n;
+        const C none = n > C(0) ? C(0) : C(NAN);  // as the mean of nothing is
+        for (int64_t c = 0; c < channels; ++c) mean[c] += numbers.number(bias, c, 0) + none, var[c] /= n;
     }
     template <class Body>
     void run(const Body& body) const {

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(1024) join_moments(const Compute<T>* parts, in
     const int row = threadIdx.x / 32;
     const bool inside = channel < channels;
     // Parts differ little in their means: what is taken away at the end is small beside their own deviations.
-    const C pivot = inside ? parts[channel] : C(0);
+    const C pivot = inside && isfinite(parts[channel]) ? parts[channel] : C(0);
     C n = 0, sum = 0, deviations = 0;
     if (inside) {
 #pragma unroll 8
@@ -53,7 +53,8 @@ __global__ void __launch_bounds__(1024) join_moments(const Compute<T>* parts, in
     sum = own_column_sum(sum);
     deviations = own_column_sum(deviations);
     const C centre = pivot + sum / n;
-    deviations = max(deviations - sum * (sum / n), C(0));
+    deviations -= sum * (sum / n);
+    if (deviations < C(0)) deviations = C(0);  // NaN stays
     if (row != 0 || !inside) return;
     const bool empty = raw && n == C(0);  // a rank without images has no say
     mean[channel] = empty ? C(0) : raw ? centre : centre + number<T>(bias, channel, 0);
@@ -92,14 +93,13 @@ __global__ void __launch_bounds__(1024) join_sums(const Compute<T>* parts, int c
 struct Shape {
     Walk walk;
     int pack;
-    Grid grid;
+    int64_t sheets;  // blockIdx.y
 };
 
 inline bool is_aligned(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
 
-// Enough blocks to fill the GPU, and no more than have work: what blocks leave has to be joined.
 template <class T>
-Shape shape_of(const Planes& planes, std::initializer_list<const void*> pointers, bool backwards, int blocks_each) {
+Shape shape_of(const Planes& planes, std::initializer_list<const void*> pointers, bool backwards) {
     const int64_t side_by_side = planes.last ? planes.channels : planes.places;
     int pack = side_by_side % widest<T> == 0 ? widest<T> : 1;
     for (const void* p : pointers) {
@@ -111,17 +111,27 @@ Shape shape_of(const Planes& planes, std::initializer_list<const void*> pointers
           ": a channel has too many values for this kernel");
     int across = 1;
     while (planes.last && across < threads && across < packs) across *= 2;
-    const int64_t rows = threads / across, sheets = planes.last ? ceil_div(packs, across) : planes.channels;
+    const int64_t sheets = planes.last ? ceil_div(packs, across) : planes.channels;
     check(sheets <= 65535, ow_inner::OnDevice::name(), ": there are too many channels for this kernel");
-    const int64_t wanted =
-        std::max<int64_t>(1, int64_t(multiprocessors()) * blocks_each / std::max<int64_t>(sheets, 1));
-    const int64_t blocks = std::max<int64_t>(1, std::min(wanted, ceil_div(steps, rows * 4)));
     const auto plane = static_cast<uint64_t>(planes.last ? 1 : std::max<int64_t>(packs, 1));
     unsigned shift = 0;
     while (uint64_t(1) << shift < plane) ++shift;
     const uint64_t magic = ((uint64_t(1) << 32) * ((uint64_t(1) << shift) - plane)) / plane + 1;
     const Walk walk{planes.channels, planes.places, int(steps), int(plane), across, backwards, unsigned(magic), shift};
-    return {walk, pack, Grid{blocks, dim3(threads), 0, sheets}};
+    return {walk, pack, sheets};
+}
+
+// So many blocks as the GPU holds at once, and no more than have work: each has numbers to fetch before it begins, and
+// what it leaves has to be joined.
+inline Grid grid_of(const void* kernel, const Shape& s) {
+    const int64_t rows = threads / s.walk.across, all = int64_t(multiprocessors()) * held_at_once(kernel);
+    const int64_t wanted = std::max<int64_t>(1, all / std::max<int64_t>(s.sheets, 1));
+    const int64_t blocks = std::max<int64_t>(1, std::min(wanted, ceil_div(s.walk.steps, rows * 4)));
+    return {blocks, dim3(threads), 0, s.sheets};
+}
+template <class... P>
+Grid grid_of(void (*kernel)(P...), const Shape& s) {
+    return grid_of(reinterpret_cast<const void*>(kernel), s);
 }
 
 template <class T, class Run>
@@ -150,11 +160,14 @@ void with_slope(const Gradient& q, int pack, const Run& run) {
 template <class T>
 Tensor statistics(const Planes& planes, const void* y, int& count) {
     using C = Compute<T>;
-    const Shape s = shape_of<T>(planes, {y}, true, 4);
-    count = int(s.grid.blocks);
-    const Tensor parts = empty({s.grid.blocks, 2 * planes.channels + 1}, dtype_of<C>);
+    const Shape s = shape_of<T>(planes, {y}, true);
+    Tensor parts;
     with_pack<T>(planes, s.pack, [&](auto pack, auto last) {
-        launch(statistics_part<T, pack.value, last.value>, s.grid, s.walk, static_cast<const T*>(y), data<C>(parts));
+        const auto kernel = &statistics_part<T, pack.value, last.value>;
+        const Grid grid = grid_of(kernel, s);
+        count = int(grid.blocks);
+        parts = empty({grid.blocks, 2 * planes.channels + 1}, dtype_of<C>);
+        launch(kernel, grid, s.walk, static_cast<const T*>(y), data<C>(parts));
     });
     return parts;
 }
@@ -167,36 +180,44 @@ void moments(const Tensor& parts, int count, int64_t channels, const Numbers& bi
            static_cast<C*>(mean), static_cast<C*>(var), static_cast<C*>(values), raw);
 }
 
+inline void apply_with(void (*kernel)(Walk, Apply), const Shape& s, const Apply& q) {
+    launch(kernel, grid_of(kernel, s), s.walk, q);
+}
+
 template <class T>
 void apply(const Apply& q) {
-    const Shape s = shape_of<T>(q.planes, {q.y, q.residual, q.out}, false, 4);
+    const Shape s = shape_of<T>(q.planes, {q.y, q.residual, q.out}, false);
     const bool linear = q.channels.activation <= Activation::leaky_relu;
     with_pack<T>(q.planes, s.pack, [&](auto pack, auto last) {
-        if constexpr (pack.value > 1) {
-            if (linear && q.residual)
-                return launch(apply_all<T, pack.value, last.value, Applies::linear_added>, s.grid, s.walk, q);
-            if (linear) return launch(apply_all<T, pack.value, last.value, Applies::linear>, s.grid, s.walk, q);
+        constexpr int V = pack.value;
+        constexpr bool L = last.value;
+        if constexpr (V > 1) {
+            if (linear && q.residual) return apply_with(apply_all<T, V, L, Applies::linear_added>, s, q);
+            if (linear) return apply_with(apply_all<T, V, L, Applies::linear>, s, q);
         }
-        launch(apply_all<T, pack.value, last.value, Applies::any>, s.grid, s.walk, q);
+        apply_with(apply_all<T, V, L, Applies::any>, s, q);
     });
 }
 
 template <class T>
 void reduce(const Gradient& q) {
     using C = Compute<T>;
-    const Shape s = shape_of<T>(q.planes, {q.grad, q.y, q.output, q.residual, q.out}, true, 4);
-    const Tensor parts = empty({s.grid.blocks, 2 * q.planes.channels}, dtype_of<C>);
+    const Shape s = shape_of<T>(q.planes, {q.grad, q.y, q.output, q.residual, q.out}, true);
     with_slope<T>(q, s.pack, [&](auto pack, auto last, auto derives) {
-        launch(reduce_part<T, pack.value, last.value, derives.value>, s.grid, s.walk, q, data<C>(parts));
+        const auto kernel = &reduce_part<T, pack.value, last.value, derives.value>;
+        const Grid grid = grid_of(kernel, s);
+        const Tensor parts = empty({grid.blocks, 2 * q.planes.channels}, dtype_of<C>);
+        launch(kernel, grid, s.walk, q, data<C>(parts));
+        launch(join_sums<T>, {ceil_div(q.planes.channels, 32), 1024}, data<const C>(parts), int(grid.blocks), q);
     });
-    launch(join_sums<T>, {ceil_div(q.planes.channels, 32), 1024}, data<const C>(parts), int(s.grid.blocks), q);
 }
 
 template <class T>
 void back(const Gradient& q) {
-    const Shape s = shape_of<T>(q.planes, {q.grad, q.y, q.output, q.residual, q.out, q.d_residual}, false, 4);
+    const Shape s = shape_of<T>(q.planes, {q.grad, q.y, q.output, q.residual, q.out, q.d_residual}, false);
     with_slope<T>(q, s.pack, [&](auto pack, auto last, auto derives) {
-        launch(back_all<T, pack.value, last.value, derives.value>, s.grid, s.walk, q);
+        const auto kernel = &back_all<T, pack.value, last.value, derives.value>;
+        launch(kernel, grid_of(kernel, s), s.walk, q);
     });
 }
 

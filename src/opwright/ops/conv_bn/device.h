@@ -1,6 +1,10 @@
 // The passes of a dtype, each of which is compiled by itself.
 #pragma once
 
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+
 #include "passes.h"
 
 #pragma GCC visibility push(hidden)
@@ -37,6 +41,20 @@ inline int multiprocessors() {
         return found;
     }();
     return count;
+}
+
+// How many blocks of a kernel a multiprocessor holds.
+inline int held_at_once(const void* kernel) {
+    static std::mutex mutex;
+    static std::unordered_map<const void*, int> known;
+    const std::lock_guard<std::mutex> lock(mutex);
+    int& blocks = known[kernel];
+    if (blocks == 0) {
+        ow_inner::cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 256, 0),
+                             "asking how many blocks fit");
+        blocks = std::max(blocks, 1);
+    }
+    return blocks;
 }
 
 }  // namespace conv_bn

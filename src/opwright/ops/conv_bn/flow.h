@@ -230,6 +230,7 @@ Gradients backward(const OptionalTensor& grad, const OptionalTensor& grad_mean, 
     if (!to_y) q.out = nullptr;
     if (to_y || to_residual) passes.back(q);
     auto [d_x, d_weight] = convolve_back(d_y, x, weight, s, to_x, to_weight);
+    if (d_weight.defined() && x.numel() == 0) d_weight = aten::contiguous(d_weight);  // as fake tensors have it
     if (late) {
         d_residual = d_y;
         q.out = nullptr, q.d_residual = memory(d_residual);

@@ -36,10 +36,10 @@ def refuse(
     ow.require(weight.dim() == 4, "weight must have shape [out, in / groups, height, width], got {weight.shape}")
     for name, pair in (("stride", stride), ("padding", padding), ("dilation", dilation)):
         least = 0 if name == "padding" else 1
-        ow.require(
-            len(pair) == 2 and min(pair) >= least, "{name} must be two numbers of at least {least}, got {pair}"
-        )
-    ow.require(groups > 0 and x.shape[1] % groups == 0, "groups must divide the {x.shape[1]} channels of x, got {groups}")
+        ow.require(len(pair) == 2 and min(pair) >= least, "{name} must be two numbers of at least {least}, got {pair}")
+    ow.require(
+        groups > 0 and x.shape[1] % groups == 0, "groups must divide the {x.shape[1]} channels of x, got {groups}"
+    )
     ow.require(
         weight.shape[0] % groups == 0, "groups must divide the {weight.shape[0]} channels of weight, got {groups}"
     )
@@ -56,7 +56,7 @@ def refuse(
         "weight must fit into the padded x, got a kernel of {weight.shape} over {x.shape}",
     )
     out = weight.shape[0]
-    for name, each in channels.items():
+    for name, each in channels.items():  # noqa: B007  the message reads it
         got = None if each is None else tuple(each.shape)
         ow.require(got is None or got == (out,), "{name} must have one entry for each of the {out} channels, got {got}")
     shape = (x.shape[0], out, *sizes)
@@ -66,9 +66,7 @@ def refuse(
     )
     if channels["running_mean"] is None and not synchronised:
         values = x.shape[0] * sizes[0] * sizes[1]
-        ow.require(
-            values != 1, "Expected more than 1 value per channel when training, got input size {shape}"
-        )
+        ow.require(values != 1, "Expected more than 1 value per channel when training, got input size {shape}")
 
 
 def activate(z: Tensor, activation: str, slope: float) -> Tensor:

@@ -1,7 +1,7 @@
 """A convolution and the batch norm behind it, which keep what no gradient can do without."""
 
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ class Normalised(NamedTuple):
     convolution: Tensor | None
 
 
-Activation = Literal["none", "relu", "leaky_relu", "elu", "silu", "gelu"]
+ACTIVATIONS = ("none", "relu", "leaky_relu", "elu", "silu", "gelu")
 
 
 # Autocast is to do what it does to the convolution inside, and no more.
@@ -51,7 +51,7 @@ def conv_bn(
     dilation: list[int] = [1, 1],  # noqa: B006
     groups: int = 1,
     eps: float = 1e-5,
-    activation: Activation = "none",
+    activation: str = "none",
     slope: float = 0.01,
     keep_residual: bool = True,
     keep_output: bool = False,
@@ -77,8 +77,8 @@ def conv_bn(
         activation: one of none, relu, leaky_relu, elu, silu, gelu
         slope: that of leaky_relu below 0, and elu's alpha
         keep_residual: let the gradient read the residual, which it does under an activation
-        keep_output: let it read the output: under relu, leaky_relu and elu in place of the residual; and, where there is
-            no residual and no activation but leaky_relu, to compute the convolution back from it rather than again
+        keep_output: let it read the output: under relu, leaky_relu and elu in place of the residual; and, where there
+            is no residual and no activation but leaky_relu, to compute the convolution back from it, not again
         keep_convolution: return the convolution as well, and compute nothing again
         group: the name of the process group to share statistics with; none by default
         ranks: how many processes it has
@@ -97,11 +97,16 @@ def conv_bn(
     """
     channels = {"bias": bias, "gamma": gamma, "beta": beta, "running_mean": running_mean, "running_var": running_var}
     refuse(x, weight, channels, residual, stride, padding, dilation, groups, bool(group))
+    ow.require(activation in ACTIVATIONS, "activation must be one of " + ", ".join(ACTIVATIONS) + ", got {activation}")
+    ow.require(0 < ranks < 2**31, "ranks must be a number of processes, got {ranks}")
     ow.require(
         (running_mean is None) == (running_var is None), "running_mean and running_var must be given both, or neither"
     )
     ow.require(
-        residual is None or activation == "none" or keep_residual or (keep_output and follows_output(activation, slope)),
+        residual is None
+        or activation == "none"
+        or keep_residual
+        or (keep_output and follows_output(activation, slope)),
         "its gradient reads the residual under {activation}, so that keep_residual must be True",
     )
     y = convolve(x, weight, stride, padding, dilation, groups)
@@ -162,7 +167,8 @@ def _(
     y = convolve(x, weight, stride, padding, dilation, groups) if convolution is None else convolution
     frozen = running_mean is not None and running_var is not None
     centre, spreads = (running_mean, running_var) if frozen else (mean, var)
-    assert centre is not None and spreads is not None
+    assert centre is not None
+    assert spreads is not None
     wide = y.to(statistics_dtype(y.dtype))
     centred = wide - spread(centre.to(wide.dtype) if bias is None else centre.to(wide.dtype) - bias)
     invstd = torch.rsqrt(spreads.to(wide.dtype) + eps)
@@ -222,7 +228,8 @@ def _(make: ow.Maker) -> Iterator[Any]:
         return make(n, dtype=wide), make(n, dtype=wide, low=0.5), make(n, dtype=wide)
 
     x = make(2, 4, 5, 4)
-    yield x, make(3, 4, 3, 2), *channels(3), {"padding": [1, 0], "activation": "relu"}
+    # eps lets nothing grow: where all values are tiny, what rounding makes of their mean would.
+    yield x, make(3, 4, 3, 2), *channels(3), {"padding": [1, 0], "activation": "relu", "eps": 0.1}
     last = x.to(memory_format=torch.channels_last)
     yield last, make(8, 2, 1, 1), None, *channels(8)[1:], make(2, 8, 3, 2), {"stride": [2, 2], "groups": 2}
     shape = {"padding": [1, 1], "dilation": [1, 1]}
@@ -245,27 +252,44 @@ def _(make: ow.Maker) -> Iterator[Any]:
     yield ValueError, "conv_bn: weight must take the 4 channels of x in 2 groups, 2 each", (x, weight, {"groups": 2})
     yield ValueError, "conv_bn: stride must be two numbers of at least 1, got [0, 1]", (x, weight, {"stride": [0, 1]})
     yield ValueError, "conv_bn: weight must fit into the padded x", (x, make(6, 4, 7, 7))
-    yield ValueError, "conv_bn: gamma must have one entry for each of the 6 channels, got (4,)", (
-        x,
-        weight,
-        None,
-        make(4),
+    yield (
+        ValueError,
+        "conv_bn: gamma must have one entry for each of the 6 channels, got (4,)",
+        (
+            x,
+            weight,
+            None,
+            make(4),
+        ),
     )
-    yield ValueError, "conv_bn: residual must have the shape of the output, (2, 6, 3, 2), got (2, 6, 3, 3)", (
-        x,
-        weight,
-        {"residual": make(2, 6, 3, 3)},
+    yield (
+        ValueError,
+        "conv_bn: residual must have the shape of the output, (2, 6, 3, 2), got (2, 6, 3, 3)",
+        (
+            x,
+            weight,
+            {"residual": make(2, 6, 3, 3)},
+        ),
     )
     yield ValueError, "conv_bn: running_mean and running_var must be given both", (x, weight, {"running_mean": make(6)})
-    yield ValueError, "conv_bn: Expected more than 1 value per channel when training, got input size (1, 6, 1, 1)", (
-        make(1, 4, 3, 3),
-        weight,
+    yield (
+        ValueError,
+        "conv_bn: Expected more than 1 value per channel when training, got input size (1, 6, 1, 1)",
+        (
+            make(1, 4, 3, 3),
+            weight,
+        ),
     )
-    yield ValueError, "conv_bn: its gradient reads the residual under gelu", (
-        x,
-        weight,
-        {"residual": make(2, 6, 3, 2), "activation": "gelu", "keep_residual": False},
+    yield (
+        ValueError,
+        "conv_bn: its gradient reads the residual under gelu",
+        (
+            x,
+            weight,
+            {"residual": make(2, 6, 3, 2), "activation": "gelu", "keep_residual": False},
+        ),
     )
+    yield ValueError, "conv_bn: activation must be one of none, relu, leaky_relu", (x, weight, {"activation": "tanh"})
     yield TypeError, "conv_bn: weight must be a Tensor, got None", (x, None)
 
 

@@ -172,7 +172,7 @@ __device__ __forceinline__ void join(C& n, C& mean, C& m2, C other_n, C other_me
     const C both = n + other_n;
     if (other_n == C(0)) return;
     const C delta = other_mean - mean, share = other_n / both;
-    mean += delta * share;
+    mean = isfinite(delta) ? mean + delta * share : mean + other_mean;  // infinities add up as they do in sums
     m2 += other_m2 + delta * delta * n * share;
     n = both;
 }
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(threads) statistics_part(Walk walk, const T* y
     C first[V] = {};
     if (s.at < walk.steps) widen(load<T, V>(y, s.offset(s.at)), first);
 #pragma unroll
-    for (int k = 0; k < S::own; ++k) pivot[k] = first[k];
+    for (int k = 0; k < S::own; ++k) pivot[k] = isfinite(first[k]) ? first[k] : C(0);
     const auto take = [&](const Pack<T, V>& pack) {
         C x[V];
         widen(pack, x);
@@ -221,7 +221,8 @@ __global__ void __launch_bounds__(threads) statistics_part(Walk walk, const T* y
     for (int k = 0; k < S::own; ++k) {
         const C shift = seen ? sum[k] / n : C(0);
         means[k][me] = pivot[k] + shift;
-        deviations[k][me] = seen ? max(squares[k] - sum[k] * shift, C(0)) : C(0);
+        const C own = squares[k] - sum[k] * shift;
+        deviations[k][me] = seen && !(own < C(0)) ? own : C(0);  // NaN stays
     }
     for (int half = threads / 2; half >= walk.across; half /= 2) {
         __syncthreads();

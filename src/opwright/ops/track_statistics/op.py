@@ -49,7 +49,8 @@ def track_statistics(
     )
     ow.require(momentum is not None or batches is not None, "momentum can be None only with batches to count")
     ow.require(
-        count is not None or values == 0 or values > 1, "values must say of how many the statistics are, got {values}"
+        0 <= values < 2**53 and (count is not None or values != 1),
+        "values must say of how many the statistics are, got {values}",
     )
     if torch._C._current_graph_task_id() != -1:
         return
@@ -82,18 +83,9 @@ def _(make: ow.Maker) -> Iterator[Any]:
 def _(make: ow.Maker) -> Iterator[Any]:
     given = make(3), make(3), None, make(3)
     yield ValueError, "track_statistics: the statistics must have shape [channels]", (*given, make(2), {"values": 3})
-    yield (
-        ValueError,
-        "track_statistics: momentum can be None only with batches to count",
-        (*given, make(3), {"values": 3, "momentum": None}),
-    )
-    yield ValueError, "track_statistics: values must say of how many the statistics are, got 1", (
-        *given,
-        make(3),
-        {"values": 1},
-    )
 
 
+# What else is wrong with a call its kernels say: an operator that writes is not run twice to find out.
 DOMAIN = ow.Domain(
     dtypes=(torch.float32, torch.float64),
     types={"batches": (torch.int64,)},

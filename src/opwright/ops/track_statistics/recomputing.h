@@ -15,10 +15,12 @@ inline bool recomputing() {
     return ask && ask() != -1;
 }
 
-// What a kernel takes; the reference says what is wrong with the rest.
+// In the reference's words.
 inline void expect(const std::optional<Tensor>& batches, const std::optional<Tensor>& count, int64_t values,
                    const std::optional<double>& momentum) {
-    check((momentum || given(batches)) && (given(count) || values == 0 || values > 1), "track_statistics: too little is given");
+    check(momentum || given(batches), "track_statistics: momentum can be None only with batches to count");
+    check(values >= 0 && (given(count) || values != 1),
+          "track_statistics: values must say of how many the statistics are, got ", values);
 }
 
 #pragma GCC visibility pop
