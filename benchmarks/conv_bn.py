@@ -100,7 +100,7 @@ def graphed(function: Callable[[], Any]) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def device_times(functions: dict[str, Callable[[], Any]], rounds: int = 15) -> dict[str, float]:
+def device_times(functions: dict[str, Callable[[], Any]], rounds: int = 9) -> dict[str, float]:
     """Milliseconds of each on the device, in turns: the median of means over 10 replays."""
     graphs = {name: graphed(f) for name, f in functions.items()}
     found: dict[str, list[float]] = {name: [] for name in graphs}
@@ -189,8 +189,9 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def on_gpu(compiled: bool) -> dict[str, Any]:
+def on_gpu(compiled: bool, save: Callable[[dict[str, Any]], None]) -> None:
     rows: list[dict[str, Any]] = []
+    result: dict[str, Any] = {"rows": rows}
     for name, row in ROWS.items():
         eager, ours, x, grad = layers(row, "cuda")
         if why := wrong(eager, ours, x, grad):
@@ -200,10 +201,11 @@ def on_gpu(compiled: bool) -> dict[str, Any]:
         ratio = found["ours"] / found["eager"]
         rows.append({"row": name, "ms": found, "ratio": ratio, "limit": row[-2], "stretch": row[-1]})
         say(f"{name:32} eager {found['eager']:.3f} ours {found['ours']:.3f} ms, {ratio:.2f} (at most {row[-2]})")
-    result: dict[str, Any] = {"rows": rows}
+    save(result)
     for name, residual in (("blocks", False), ("residual blocks", True)):
         result[name] = blocks(residual)
         say(f"{name}: {json.dumps(result[name])}")
+        save(result)
     for name in COMPILED if compiled else ():
         eager, ours, x, grad = layers(ROWS[name], "cuda")
         fast = torch.compile(eager)
@@ -213,10 +215,10 @@ def on_gpu(compiled: bool) -> dict[str, Any]:
         times = device_times({n: (lambda m=m: step(m, x, grad)) for n, m in every.items()})  # noqa: B023
         result.setdefault("compiled", []).append({"row": name, "ms": times})
         say(f"{name}, in turns with torch.compile: {json.dumps(times)}")
-    return result
+        save(result)
 
 
-def on_cpu() -> dict[str, Any]:
+def on_cpu(save: Callable[[dict[str, Any]], None]) -> None:
     rows = []
     for name, row in CPU.items():
         eager, ours, x, grad = layers(row, "cpu")
@@ -227,7 +229,7 @@ def on_cpu() -> dict[str, Any]:
         ratio = found["ours"] / found["eager"]
         rows.append({"row": name, "ms": found, "ratio": ratio, "limit": row[-2], "stretch": row[-1]})
         say(f"{name:32} eager {found['eager']:.2f} ours {found['ours']:.2f} ms, {ratio:.2f} (at most {row[-2]})")
-    return {"rows": rows}
+    save({"rows": rows})
 
 
 if __name__ == "__main__":
@@ -236,7 +238,11 @@ if __name__ == "__main__":
     parser.add_argument("--json", type=Path)
     parser.add_argument("--no-compile", action="store_true")
     given = parser.parse_args()
-    found = on_gpu(not given.no_compile) if given.device == "cuda" else on_cpu()
-    found |= {"machine": machine(), "versions": versions(), "date": datetime.date.today().isoformat()}
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    stamp = {"machine": machine(), "versions": versions(), "date": datetime.date.today().isoformat()}
+
+    def save(found: dict[str, Any]) -> None:
+        """What there is so far."""
+        if given.json:
+            given.json.write_text(json.dumps(found | stamp, indent=1) + "\n", encoding="utf-8")
+
+    on_gpu(not given.no_compile, save) if given.device == "cuda" else on_cpu(save)

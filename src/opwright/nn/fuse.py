@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -41,8 +42,14 @@ _PLAIN: dict[str, Callable[..., Tensor]] = {
 _NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm)
 
 
-class Fusion(NamedTuple):
-    """What became one operator, and what did not, and why: by the names of the convolutions or of their parents."""
+@dataclass(frozen=True)
+class Fusion:
+    """What became one operator, and what did not, and why: by the names of the convolutions or of their parents.
+
+    >>> import torch, opwright as ow
+    >>> ow.nn.fuse_conv_bn(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1))).conv_bn_fusion
+    Fusion(fused=[], left={})
+    """
 
     fused: list[str]
     left: dict[str, str]
