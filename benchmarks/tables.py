@@ -13,6 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 AUTOGRAD = ROOT / "benchmarks" / "results" / "autograd.json"
+CONV_BN = {n: ROOT / "benchmarks" / "results" / f"conv_bn-{n}.json" for n in ("cuda", "cpu", "training")}
 CPP = ROOT / "benchmarks" / "results" / "cpp.json"
 SHIPPING = ROOT / "benchmarks" / "results" / "shipping.json"
 GRAPHS = [ROOT / "benchmarks" / "results" / f"graph_conv-{device}.json" for device in ("cuda", "cpu")]
@@ -103,12 +104,58 @@ def distributed() -> dict[str, str]:
     return {"rules": "\n".join(rules), "calls": "\n".join(calls), "proof": text}
 
 
+def conv_bn() -> dict[str, str]:
+    """Those of docs/conv_bn.md: time on the device, memory, and a model that trains."""
+    stored, cpu, training = (_read(CONV_BN[n]) for n in ("cuda", "cpu", "training"))
+    compiled = {r["row"]: r["ms"]["compile"] for r in stored.get("compiled", ())}
+    device = [
+        "| forward and backward, ms on the device | eager | torch.compile | ours | of eager | wanted |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for r in stored["rows"]:
+        other = f"{compiled[r['row']]:.3f}" if r["row"] in compiled else ""
+        figures = f"{r['ms']['eager']:.3f} | {other} | {r['ms']['ours']:.3f} | {r['ratio']:.2f} | ≤ {r['limit']:.2f}"
+        device.append(f"| {r['row']} | {figures} |")
+    blocks = ["| eight blocks, 64→64, 56² | kept, MB | peak, MB | ms with the host |", "|---|---:|---:|---:|"]
+    for name in ("blocks", "residual blocks"):
+        for who in ("eager", "ours"):
+            r = stored[name][who]
+            said = "with residuals, " if name == "residual blocks" else ""
+            blocks.append(f"| {said}{who} | {r['kept_mb']:.0f} | {r['peak_mb']:.0f} | {r['host_ms']:.2f} |")
+    on_cpu = ["| forward and backward, ms | eager | ours | of eager | wanted |", "|---|---:|---:|---:|---:|"]
+    for r in cpu["rows"]:
+        figures = f"{r['ms']['eager']:.2f} | {r['ms']['ours']:.2f} | {r['ratio']:.2f} | ≤ {r['limit']:.2f}"
+        on_cpu.append(f"| {r['row']} | {figures} |")
+    every = len(training["runs"]["eager"]["losses"]) // 4
+    steps = [every * k - 1 for k in (1, 2, 3, 4)]
+    curves = [
+        f"| loss at step | {' | '.join(str(s + 1) for s in steps)} | ms a step | peak, MB |",
+        "|---|" + "---:|" * 6,
+    ]
+    for name, run in training["runs"].items():
+        losses = " | ".join(f"{run['losses'][s]:.3f}" for s in steps)
+        peak = "" if run["peak_mb"] is None else f"{run['peak_mb']:.0f}"
+        curves.append(f"| {name} | {losses} | {run['ms']:.1f} | {peak} |")
+    curves += ["", f"In the mean the two eager runs are {training['gap_of_eager_runs']:.3f} apart, fused and eager "]
+    curves[-1] += f"{training['gap_of_fused']:.3f}."
+    return {
+        "device": "\n".join(device),
+        "blocks": "\n".join(blocks),
+        "where": _where_on(stored),
+        "cpu": "\n".join(on_cpu),
+        "where cpu": _where_on(cpu),
+        "training": "\n".join(curves),
+        "where training": _where_on(training),
+    }
+
+
 PAGES = {
     ROOT / "docs" / "gradients.md": gradients,
     ROOT / "docs" / "shipping.md": shipping,
     ROOT / "docs" / "cpp.md": cpp,
     ROOT / "docs" / "graphs.md": graphs,
     ROOT / "docs" / "distributed.md": distributed,
+    ROOT / "docs" / "conv_bn.md": conv_bn,
 }
 
 
@@ -119,6 +166,11 @@ def _read(file: Path) -> Any:
 def _where(stored: dict[str, Any]) -> str:
     versions = stored["versions"]
     return f"{stored['machine']['cpu']}, torch {versions['torch']}, Python {versions['python']}, {stored['date']}."
+
+
+def _where_on(stored: dict[str, Any]) -> str:
+    gpu = stored["machine"]["gpu"]
+    return _where(stored) if gpu is None else f"{gpu}, {_where(stored)}"
 
 
 def filled(page: Path) -> str:

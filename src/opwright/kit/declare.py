@@ -53,7 +53,12 @@ class Declarations:
 
     @overload
     def gradient(
-        self, /, *, needs: Mapping[str, Sequence[str]] | None = None, surrogate: bool = False
+        self,
+        /,
+        *,
+        needs: Mapping[str, Sequence[str]] | None = None,
+        when: Mapping[str, str] | None = None,
+        surrogate: bool = False,
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
 
     def gradient(
@@ -62,6 +67,7 @@ class Declarations:
         /,
         *,
         needs: Mapping[str, Sequence[str]] | None = None,
+        when: Mapping[str, str] | None = None,
         surrogate: bool = False,
     ) -> Any:
         """Declare the gradient by a formula. The names of its parameters say what it saves: `grad` (or
@@ -76,6 +82,9 @@ class Declarations:
 
         `needs` says which of the tensors it saves the gradient of each input reads. A tensor that no wanted gradient
         reads is then not kept; the formula gets one of the same shape, full of NaN.
+
+        `when` names, for a saved tensor, a bool parameter of the operator: a call that sets it to False does not keep
+        the tensor, and the formula gets None.
 
         >>> import torch, opwright as ow
         >>> @ow.op
@@ -96,8 +105,11 @@ class Declarations:
                 raise TypeError(f"{name}: needs must be a dict by the names of inputs, got {needs!r}")
             read = {each: words.several(name, f"needs of {each}", names, "names") for each, names in needs.items()}
 
+        if when is not None and not isinstance(when, Mapping):
+            raise TypeError(f"{name}: when must be a dict by the names of saved tensors, got {when!r}")
+
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-            formula = Formula(function, read, surrogate)
+            formula = Formula(function, read, surrogate, None if when is None else dict(when))
             found = self.role.gradient(self.spec, formula)
             if isinstance(found, derive.Missing):
                 raise TypeError(found.reason)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from opwright.kit.derive import shard
+from opwright.kit.derive import behaviour, shard
 from opwright.kit.dispatch import fake, node, sharding, writing
 from opwright.kit.op import Op
 from opwright.kit.spec.require import spell
@@ -158,7 +158,7 @@ def _compile(op: Op[..., Any]) -> Step:
         return Step("compile", "inlined", "torch.compile sees through an operator without kernels")
     if op.compile == "inline":
         return Step("compile", "inlined", "as declared")
-    if op.random or (any(p.mutated for p in op.signature.parameters) and not op.has_rung):
+    if op.random or (behaviour.writes_what_it_follows(op.spec) and not op.has_rung):
         return Step("compile", "inlined", "torch.compile sees through an operator that draws, or works in place")
     if op.seen_through_by_compilers:
         return Step("compile", "inlined", "torch.compile sees through reference and declared gradient")

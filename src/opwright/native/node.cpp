@@ -85,20 +85,27 @@ void CallNode::connect(c10::ArrayRef<IValue> arguments) {
 }
 
 void CallNode::keep_inputs(c10::ArrayRef<IValue> arguments) {
-    for (const Source& source : recorded().sources) {
+    const auto& sources = recorded().sources;
+    for (size_t i = 0; i < sources.size(); ++i) {
+        const Source& source = sources[i];
+        const bool absent = source.when && !arguments[*source.when].toBool();
+        if (absent) absent_ |= uint64_t{1} << i;  // an operator has at most 64 arguments
         if (source.origin != Origin::input) continue;
         const bool readable = !source.like && (source.needs & requiring_) != 0;
         const auto& updated = recorded().updated;
         const bool written = recorded().written == source.position ||
                              std::find(updated.begin(), updated.end(), source.position) != updated.end();
-        keep(arguments[source.position], false, readable, written, source.like);
+        keep(absent ? IValue() : arguments[source.position], false, readable, written, source.like);
     }
 }
 
 void CallNode::keep_outputs(c10::ArrayRef<IValue> outputs) {
-    for (const Source& source : recorded().sources) {
+    const auto& sources = recorded().sources;
+    for (size_t i = 0; i < sources.size(); ++i) {
+        const Source& source = sources[i];
         if (source.origin != Origin::output) continue;
-        keep(outputs[source.position], true, (source.needs & requiring_) != 0, false, false);
+        const bool absent = absent_ >> i & 1;
+        keep(absent ? IValue() : outputs[source.position], true, (source.needs & requiring_) != 0, false, false);
     }
 }
 

@@ -66,6 +66,7 @@ class CallNode final : public torch::autograd::Node {
     Values values_;
     bool strangers_ = false;  // tensors of kinds that take no plain stand-ins beside them, such as DTensors
     uint64_t requiring_ = 0;  // the followed arguments that require a gradient, a bit for each
+    uint64_t absent_ = 0;     // the sources that this call was told not to keep, likewise
 };
 
 }  // namespace opwright

@@ -61,6 +61,8 @@ class Rung:
     """The parameter that says which gradients are wanted."""
     needs: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """For a saved tensor: the inputs whose gradients read its values; absent: all of them."""
+    when: Mapping[str, str] = field(default_factory=dict)
+    """For a saved tensor: the bool argument of the operator below without which a call does not keep it."""
     extras: Extras | None = None
     """The extra results that are among its arguments, if any are."""
     caches: frozenset[str] = frozenset()
@@ -87,6 +89,7 @@ def rung_above(
     random: bool,
     extras: Extras | None = None,
     of_gradient: bool = False,
+    when: Mapping[str, str] | None = None,
 ) -> Rung | Missing:
     """The rung above an operator: from its author's gradient where there is one, else from its reference."""
     if not signature.differentiable_inputs or not (signature.differentiable_outputs or signature.returns_input):
@@ -102,7 +105,7 @@ def rung_above(
                 f"would draw others; declare it with @{name}.gradient and save what was drawn as an output"
             )
         return _fitting(name, _derived(name, signature, reference, grads, taken, of_gradient))
-    rung = _declared(name, signature, gradient, grads, extras)
+    rung = _declared(name, signature, gradient, grads, extras, when or {})
     if rung.extras is None or rung.extras.once:
         return _fitting(name, rung)
     derived = _derived(name, signature, reference, grads, taken)
@@ -138,6 +141,26 @@ def with_needs(name: str, below: Signature, rung: Rung, needs: Mapping[str, Sequ
     if rung.total is not None:
         saved = [s for s in saved if s in rung.caches]  # a second derivative reads every input
     return replace(rung, needs={s: frozenset(i for i in inputs if s in needs[i]) for s in saved})
+
+
+def _with_when(name: str, below: Signature, rung: Rung, when: Mapping[str, str]) -> Rung:
+    """The rung with its author's word on which calls keep which saved tensors. Who may be absent is optional."""
+    saved = [p.name for p in rung.signature.parameters if p.name in (*rung.inputs, *rung.outputs)]
+    for tensor, flag in when.items():
+        if tensor not in saved or not rung.signature.names[tensor].kind.schema.startswith("Tensor"):
+            raise TypeError(f"{name}: when names {tensor!r}, which is no tensor that its gradient saves")
+        if rung.signature.names[tensor].kind.is_list or rung.signature.names[tensor].like:
+            raise TypeError(f"{name}: when is for a tensor that is kept whole, and {tensor!r} is not one")
+        if flag not in below.names or below.names[flag].kind.schema != "bool":
+            raise TypeError(f"{name}: when of {tensor!r} must name a bool parameter of {name}, got {flag!r}")
+        if flag not in rung.inputs:
+            raise TypeError(f"{name}: its gradient must take {flag!r}, which says whether {tensor!r} was kept")
+    if rung.extras is not None and not rung.extras.once and any(t in rung.inputs for t in when):
+        raise TypeError(
+            f"{name}: a second derivative of an operator with extra results reads every input; leave out when"
+        )
+    parameters = tuple(replace(p, kind=OPTIONAL_TENSOR) if p.name in when else p for p in rung.signature.parameters)
+    return replace(rung, signature=replace(rung.signature, parameters=parameters), when=dict(when))
 
 
 def _grad_parameter(signature: Signature, index: int, taken: set[str]) -> Parameter:
@@ -236,7 +259,12 @@ def _kept(p: Parameter) -> Parameter:
 
 
 def _declared(
-    name: str, below: Signature, gradient: Callable[..., Any], grads: tuple[Parameter, ...], extras: Extras | None
+    name: str,
+    below: Signature,
+    gradient: Callable[..., Any],
+    grads: tuple[Parameter, ...],
+    extras: Extras | None,
+    when: Mapping[str, str],
 ) -> Rung:
     by_grad = {p.name: p for p in grads}
     named = [*result_names(below), *(extras.names if extras else ())]
@@ -284,7 +312,9 @@ def _declared(
             used = [*plain, *(_kept(p) for p in below.parameters if p.name not in given)]
 
     def gradients(values: dict[str, Any]) -> tuple[Any, ...]:
-        wanted = read_mask(values.pop(mask), values, differentiable)
+        asked = values.pop(mask)
+        kept = {n: v for n, v in values.items() if n not in when or values[when[n]]}
+        wanted = read_mask(asked, kept, differentiable)
         if mask in given:
             values[mask] = wanted
         out = gradient(**{n: v for n, v in values.items() if n in given})
@@ -298,6 +328,7 @@ def _declared(
 
     rung = _assemble(name, below, list(by_grad.values()), used, outputs, mask, gradients)
     rung = replace(rung, gradient=gradient, takes=tuple(given))
+    rung = _with_when(name, below, rung, when)
     if cached:
         rung = replace(rung, extras=extras, caches=frozenset(outputs))
     return rung

@@ -150,8 +150,8 @@ def _gradient(
     formula: Formula | None,
     of_gradient: bool = False,
 ) -> Rung | Missing:
-    function = None if formula is None else formula.function
-    found = derive.rung_above(spec.name, signature, reference, function, spec.random, spec.extras, of_gradient)
+    function, when = (None, None) if formula is None else (formula.function, formula.when)
+    found = derive.rung_above(spec.name, signature, reference, function, spec.random, spec.extras, of_gradient, when)
     if formula is None or isinstance(found, Missing):
         return found
     if found.total is not None and formula.surrogate:

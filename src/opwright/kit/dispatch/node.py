@@ -174,7 +174,8 @@ def _sources(rung: Rung, below: Signature) -> tuple[wire.Source, ...]:
         readers = _ALL
         if p.name in rung.needs:
             readers = sum(1 << i for i, f in enumerate(followed) if f.name in rung.needs[p.name])
-        sources.append(wire.Source(origin, position, p.kind.is_optional, p.like, readers))
+        when = places[rung.when[p.name]] if p.name in rung.when else None
+        sources.append(wire.Source(origin, position, p.kind.is_optional, p.like, readers, when))
     return tuple(sources)
 
 

@@ -217,6 +217,8 @@ def _save(
     }
 
     def keep_if_read(name: str, value: Any) -> Any:
+        if name in rung.when and not values[rung.when[name]]:
+            return None
         read = whole or name not in rung.needs or bool(rung.needs[name] & requiring)
         return keep(value) if read or not isinstance(value, Tensor) else unread(value)
 

@@ -31,6 +31,8 @@ class Formula(NamedTuple):
     """For each input, the saved tensors that its gradient reads; None: all of them."""
     surrogate: bool = False
     """Whether it differs from the derivative of the reference on purpose."""
+    when: Mapping[str, str] | None = None
+    """For a saved tensor, the bool parameter without which a call does not keep it; None: all are kept."""
 
 
 @dataclass(frozen=True, eq=False)
