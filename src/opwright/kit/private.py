@@ -38,6 +38,7 @@ is_wrapped = _C._functorch.is_functorch_wrapped_tensor
 key_is_excluded = _C._dispatch_tls_is_dispatch_key_excluded
 modes = _C._len_torch_dispatch_stack
 NO_TORCH_DISPATCH = _C._disabled_torch_dispatch_impl
+operator_names = _C._dispatch_get_all_op_names
 OpNamespace: Any = torch._ops._OpNamespace
 OpOverload = torch._ops.OpOverload
 OpOverloadPacket = torch._ops.OpOverloadPacket

@@ -30,6 +30,8 @@ class Formula(NamedTuple):
     """For each input, the saved tensors that its gradient reads; None: all of them."""
     surrogate: bool = False
     """Whether it differs from the derivative of the reference on purpose."""
+    derived: bool = False
+    """Whether it is that derivative: whoever sees through the operator finds it there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +80,8 @@ class Spec:
     """Who else computes them."""
     doc: str | None = None
     """What it says of itself; None: what its reference says."""
+    adopted: Any = None
+    """What was written without opwright and runs as its kernel."""
 
     @property
     def qualname(self) -> str:
