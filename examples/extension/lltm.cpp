@@ -1,23 +1,17 @@
-// An extension of the old kind, as PyTorch's tutorial on LLTM writes one: forward and backward on torch::Tensor, handed to
-// Python by pybind11. Nothing in it knows of opwright.
+// An extension of the old kind, as PyTorch's tutorial on LLTM writes one: forward and backward on torch::Tensor, handed
+// to Python by pybind11. Nothing in it knows of opwright.
 #include <torch/extension.h>
 
 #include <vector>
 
 namespace {
 
-torch::Tensor d_sigmoid(const torch::Tensor& s) {
-    return s * (1 - s);
-}
+torch::Tensor d_sigmoid(const torch::Tensor& s) { return s * (1 - s); }
 
-torch::Tensor d_tanh(const torch::Tensor& z) {
-    return 1 - z.tanh().pow(2);
-}
+torch::Tensor d_tanh(const torch::Tensor& z) { return 1 - z.tanh().pow(2); }
 
 // elu has the slope 1 above zero and e^z below.
-torch::Tensor d_elu(const torch::Tensor& z) {
-    return torch::where(z > 0, torch::ones_like(z), z.exp());
-}
+torch::Tensor d_elu(const torch::Tensor& z) { return torch::where(z > 0, torch::ones_like(z), z.exp()); }
 
 }  // namespace
 

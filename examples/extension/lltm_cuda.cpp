@@ -3,8 +3,8 @@
 
 #include <vector>
 
-std::vector<torch::Tensor> lltm_cuda_forward(torch::Tensor x, torch::Tensor weight, torch::Tensor bias,
-                                             torch::Tensor h, torch::Tensor c);
+std::vector<torch::Tensor> lltm_cuda_forward(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, torch::Tensor h,
+                                             torch::Tensor c);
 
 std::vector<torch::Tensor> lltm_cuda_backward(torch::Tensor grad_h, torch::Tensor grad_c, torch::Tensor new_c,
                                               torch::Tensor i, torch::Tensor o, torch::Tensor g, torch::Tensor joined,

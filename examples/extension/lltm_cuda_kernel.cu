@@ -1,8 +1,7 @@
 // What is elementwise in the cell, a thread an element, on packed accessors.
-#include <torch/extension.h>
-
 #include <cuda.h>
 #include <cuda_runtime.h>
+#include <torch/extension.h>
 
 #include <vector>
 
@@ -54,14 +53,12 @@ __global__ void backward_kernel(Matrix<T> grad_old_c, Gates<T> grad_gates, const
 
 constexpr int THREADS = 256;
 
-dim3 blocks(int64_t batch, int64_t hidden) {
-    return dim3((hidden + THREADS - 1) / THREADS, batch);
-}
+dim3 blocks(int64_t batch, int64_t hidden) { return dim3((hidden + THREADS - 1) / THREADS, batch); }
 
 }  // namespace
 
-std::vector<torch::Tensor> lltm_cuda_forward(torch::Tensor x, torch::Tensor weight, torch::Tensor bias,
-                                             torch::Tensor h, torch::Tensor c) {
+std::vector<torch::Tensor> lltm_cuda_forward(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, torch::Tensor h,
+                                             torch::Tensor c) {
     auto joined = torch::cat({h, x}, 1);
     const auto batch = c.size(0), hidden = c.size(1);
     auto gates = torch::addmm(bias, joined, weight.t()).reshape({batch, 3, hidden});

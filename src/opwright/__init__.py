@@ -52,6 +52,7 @@ __all__ = [
     "in_place",
     "inline",
     "load",
+    "load_classes",
     "load_extension",
     "load_package",
     "nn",
@@ -75,11 +76,13 @@ if TYPE_CHECKING:
     from opwright.kit.deploy.package import package as package
     from opwright.kit.extension import load_extension as load_extension
     from opwright.kit.inline import inline as inline
+    from opwright.kit.state import load_classes as load_classes
 
 
 _LATER = {
     "adopt": "opwright.kit.adopt",
     "inline": "opwright.kit.inline",
+    "load_classes": "opwright.kit.state",
     "load_extension": "opwright.kit.extension",
     "load_package": "opwright.kit.deploy.loader",
     "package": "opwright.kit.deploy.package",

@@ -9,15 +9,16 @@ from typing import Any
 
 import torch
 
-from opwright.kit.define import op as define
+from opwright.kit.define import specify
 from opwright.kit.derive import derive
 from opwright.kit.dispatch import adopted
 from opwright.kit.dispatch.adopted import KEPT, Pair, Recorded
+from opwright.kit.dispatch.kernel import refuse_device
 from opwright.kit.op import Op
 from opwright.kit.spec import words
 from opwright.kit.spec.domain import FLOATING, Domain
 from opwright.kit.spec.extras import result_names
-from opwright.kit.spec.operator import Formula
+from opwright.kit.spec.operator import Formula, Spec
 from opwright.kit.spec.schema import Signature
 
 DOMAIN = Domain(dtypes=FLOATING)
@@ -74,11 +75,14 @@ def adopt(
     >>> x.grad
     tensor([6.])
     """
-    made = _operator(reference, name, namespace)
-    label, signature = made.name, made.signature
-    _refuse_kinds(label, signature, made.random)
+    spec = _specified(reference, name, namespace)
+    label, signature = spec.name, spec.signature
+    _refuse_kinds(label, signature, spec.random)
     function = _function(label, what)
-    grads = [p.name for p in _grads(made)]
+    derived = derive.rung_above(label, signature, spec.reference, None, False)
+    if isinstance(derived, derive.Missing):
+        raise TypeError(derived.reason)
+    grads = list(derived.grads)
     known: Recorded | Pair
     if backward is None:
         said = {"saves": saves, "takes": takes, "gives": gives}
@@ -89,21 +93,27 @@ def adopt(
     else:
         known = _pair(label, signature, function, backward, saves, takes, gives, grads)
     kinds = (device,) if isinstance(device, str) else words.several(label, "device", device, "kinds of device")
-    _declare(made, known, grads)
+    for kind in kinds:
+        refuse_device(label, kind)
+    if not isinstance(domain, Domain):
+        raise TypeError(f"{label}: its domain must be an ow.Domain, got {domain!r}")
+    domain.refuse_names(label, signature.names)
+    # All that can be wrong has been asked: from here on there is an operator.
+    made: Op[..., Any] = Op(spec)
+    if isinstance(reference, Op):
+        made.become(replace(spec, samples=reference.spec.samples, families=reference.spec.families))
+    _declare(made, known, derived)
     _bind(made, known, getattr(what, "__name__", str(what)), grads, tuple(kinds), domain)
     return made
 
 
-def _operator(reference: Any, name: str | None, namespace: str | None) -> Op[..., Any]:
-    """A new operator of the reference; of an operator's, with its samples."""
+def _specified(reference: Any, name: str | None, namespace: str | None) -> Spec:
+    """The operator of a reference; of another operator's, which keeps its own."""
     if not isinstance(reference, Op):
-        made: Op[..., Any] = define(name=name, namespace=namespace, compile="inline")(reference)
-        return made
+        return specify(reference, {}, name=name, namespace=namespace, compile="inline")
     chosen = name or f"{reference.name}_adopted"
     spec = replace(reference.spec.bare, name=chosen, namespace=namespace or reference.namespace, compile="inline")
-    made = Op(replace(spec, autocast=None, vmap=None, doc=reference.__doc__))
-    made.become(replace(made.spec, samples=reference.spec.samples, families=reference.spec.families))
-    return made
+    return replace(spec, autocast=None, vmap=None, doc=reference.__doc__)
 
 
 def _refuse_kinds(name: str, signature: Signature, random: bool) -> None:
@@ -125,14 +135,6 @@ def _function(name: str, what: Any) -> Callable[..., Any]:
             f"got {what!r}"
         )
     return what  # type: ignore[no-any-return]
-
-
-def _grads(made: Op[..., Any]) -> list[Any]:
-    """The parameters of its gradient that take what comes in."""
-    found = derive.rung_above(made.name, made.signature, made.reference, None, False)
-    if isinstance(found, derive.Missing):
-        raise TypeError(found.reason)
-    return [found.signature.names[name] for name in found.grads]
 
 
 def _pair(
@@ -167,11 +169,9 @@ def _pair(
     return Pair(name, signature, (forward, backward), (extra, taken, given), results, grads)
 
 
-def _declare(made: Op[..., Any], known: Recorded | Pair, grads: list[str]) -> None:
+def _declare(made: Op[..., Any], known: Recorded | Pair, derived: derive.Rung) -> None:
     """What is right, and what its gradient takes: the reference's own derivative, and what was kept beside it."""
     signature, reference = made.signature, made.reference
-    derived = derive.rung_above(made.name, signature, reference, None, False)
-    assert isinstance(derived, derive.Rung)
 
     def saving(**values: Any) -> tuple[Any, ...]:
         out = reference(**values)
@@ -183,7 +183,7 @@ def _declare(made: Op[..., Any], known: Recorded | Pair, grads: list[str]) -> No
 
     saving.__signature__ = _taking(list(signature.names))  # type: ignore[attr-defined]
     names = [*(n for n in derived.signature.names if n != derived.wanted), KEPT, derived.wanted]
-    gradient.__signature__ = _taking(names, dict.fromkeys(grads, "Tensor | None"))  # type: ignore[attr-defined]
+    gradient.__signature__ = _taking(names, dict.fromkeys(derived.grads, "Tensor | None"))  # type: ignore[attr-defined]
     made.saving(KEPT)(saving)
     made.become(replace(made.spec, formula=Formula(gradient, derived=True), adopted=known))
 

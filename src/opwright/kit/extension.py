@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.machinery
 import importlib.util
 import os
@@ -10,7 +9,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -167,7 +166,10 @@ def _load(
 def _obtain(plan: Plan) -> cache.Entry:
     root = cache.open_folder()
     there = cache.look_up(root, plan.key) is not None
-    entry = found_or_built(plan)
+    try:
+        entry = found_or_built(plan)
+    except BuildError as e:
+        raise e.with_traceback(None) from None  # of compilers, which run in threads
     if not there:
         header.start(plan)
     return entry
@@ -177,25 +179,20 @@ def _imported(name: str, entry: cache.Entry) -> ModuleType:
     loader = importlib.machinery.ExtensionFileLoader(name, entry.to_load())
     spec = importlib.util.spec_from_file_location(name, entry.library, loader=loader)
     assert spec is not None
-    with locks.loading, _kept(name):
+    with locks.loading:
+        # pybind11 would take the module that is imported by this name for the one that it is asked for.
+        known = sys.modules.pop(name, None)
         try:
             module = importlib.util.module_from_spec(spec)
             loader.exec_module(module)
+            if known is None or any(known is made for made in _modules.values()):
+                known = module  # where pickle looks for its classes; somebody else's module stays where it is
         except ImportError as e:
             raise _explained(name, str(e)) from None
+        finally:
+            if known is not None:
+                sys.modules[name] = known
     return module
-
-
-@contextlib.contextmanager
-def _kept(name: str) -> Iterator[None]:
-    """A module of Python's by the same name stays the one that is imported."""
-    before = sys.modules.get(name)
-    ours = before is None or any(before is made for made in _modules.values())
-    try:
-        yield
-    finally:
-        if not ours and before is not None:
-            sys.modules[name] = before
 
 
 def _registered(name: str, entry: cache.Entry) -> str:
@@ -235,7 +232,8 @@ def _demangled(symbol: str) -> str:
     return program.run([found, symbol]).stdout.strip() or symbol
 
 
-_LIBRARY = re.compile(r"\bTORCH_LIBRARY(_FRAGMENT)?\s*\(\s*(\w+)\s*,")
+_LIBRARY = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(_FRAGMENT)?\s*\(\s*(\w+)\s*,")
+_CLASS = re.compile(r"\bOPWRIGHT_CLASS\s*\(\s*(\w+)\s*,")
 _DEFINED = re.compile(r"\bdef\s*\(\s*\"(?:\w+::)?(\w+)[(.\"]")
 
 
@@ -244,7 +242,14 @@ def _refuse_registered(plan: Plan) -> None:
     here = {schema.partition(".")[0] for schema in private.operator_names()}
     for file in (*plan.sources, *plan.headers):
         text = file.read_text(encoding="utf-8", errors="replace")
-        for fragment, space in _LIBRARY.findall(text):
+        for kind in _CLASS.findall(text):
+            if private.class_in_cpp(plan.name, kind) is not None:
+                raise BuildError(
+                    f"{plan.name}: its class {kind} stands in another version of it that this process has loaded, "
+                    f"which PyTorch keeps until the process ends; start again, or choose another name"
+                )
+        for fragment, word in _LIBRARY.findall(text):
+            space = plan.name if word == "TORCH_EXTENSION_NAME" else word
             names = [f"{space}::{op}" for op in _DEFINED.findall(text)]
             taken = [op for op in here if op.startswith(f"{space}::") and (not fragment or op in names)]
             if taken:

@@ -89,7 +89,7 @@ def _functions(cpp: list[str], cuda: list[str], named: dict[str, str], options: 
     try:
         library.require()
     except BuildError as e:
-        raise _advised(e) from None
+        raise _advised(e).with_traceback(None) from None  # of compilers, which run in threads
     made = Functions(**{name: plain.function(library, name, doc) for name, doc in named.items()})
     _made[known] = made
     return made

@@ -54,6 +54,23 @@ UndefinedGrad = _C._functions.UndefinedGrad
 without_modes = torch.utils._python_dispatch._disable_current_modes
 
 
+CLASSES = "__torch__.torch.classes."
+"""What the names of custom classes begin with."""
+
+
+def class_in_cpp(namespace: str, name: str) -> Any:
+    """What makes objects of a custom class; None: there is no such class."""
+    try:
+        return _C._get_custom_class_python_wrapper(namespace, name)
+    except RuntimeError:
+        return None
+
+
+def class_of(value: Any) -> str | None:
+    """The name of an object's custom class; None: it has none."""
+    return value._type().qualified_name() if isinstance(value, _C.ScriptObject) else None
+
+
 def implement(library: Any, name: str, function: Callable[..., Any], key: str, with_keyset: bool = False) -> None:
     """What `library.impl` does, without its own record of it, which would cost every operator 3 KiB."""
     library.m.impl(name, key, function, with_keyset)

@@ -161,7 +161,8 @@ def _compile_command(plan: Plan, source: Path) -> list[str]:
         return [*nvcc, *plan.nvccflags, *plan.filled_defines(), *includes]
     if plan.device == "cuda":
         includes += ["-isystem", str(cuda.nvcc().home / "include")]
-    vectorised = VECTORISED if toolchain.compiler().is_gcc and not plan.options.debug else ()
+    plain = plan.extension or plan.options.debug
+    vectorised = VECTORISED if toolchain.compiler().is_gcc and not plain else ()
     return [*compiler, *vectorised, *plan.flags, *plan.filled_defines(), *includes]
 
 

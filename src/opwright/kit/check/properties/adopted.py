@@ -53,17 +53,16 @@ def check(subject: Subject, case: Case) -> None:
         raise Finding(f"its own second derivative raises {type(e).__name__}: {first_line(e)}") from None
     if got is None:
         raise Finding(
-            "its own gradient has no history: where somebody differentiates it again, that part is lost without a word "
-            "(the operator takes the reference's); put @once_differentiable on its backward, so that it raises"
+            "its own gradient has no history: differentiated again, that part is lost without a word; "
+            "the operator takes the reference's"
         )
     for name, a, b in zip(_leaf_names(subject, values), got, right, strict=True):
         if not torch.allclose(
             a, b, rtol=TOLERANCE, atol=TOLERANCE * max(1.0, b.abs().max().item() if b.numel() else 1)
         ):
             raise Finding(
-                f"its own second derivative, with respect to {name}, is wrong without a word, since its backward holds "
-                f"fixed what the forward saved (the operator takes the reference's); put @once_differentiable on it, "
-                f"so that it raises"
+                f"its own second derivative, with respect to {name}, is wrong without a word: its backward holds fixed "
+                f"what the forward saved; the operator takes the reference's"
             )
 
 
