@@ -5,6 +5,7 @@ Each declaration makes a new spec and binds it."""
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from opwright.kit.derive import derive
 from opwright.kit.derive.roles import Role
-from opwright.kit.dispatch import fake, sharding
+from opwright.kit.dispatch import fake, sharding, sourced
 from opwright.kit.dispatch.kernel import DEVICES, refuse_device, refuse_parameters
 from opwright.kit.spec import shard, words
 from opwright.kit.spec.domain import Cost, Domain
@@ -328,6 +329,55 @@ class Declarations:
             if op.saving_form is not None:
                 op.saving_form._add_files(files, domain, options)
             op.backward._add_files(files, backward, options)
+
+    def kernel_source(
+        self,
+        device: str,
+        sources: str | Sequence[str],
+        domain: Domain = Domain(),
+        options: Options = Options(),
+        *,
+        backward: Domain | None = None,
+        name: str = "",
+    ) -> None:
+        """Declare a kernel for `cpu` or `cuda` that source strings bind with OPWRIGHT_KERNEL, each as a file would.
+        `backward` is the gradient's domain, where they hold its kernels too. Errors speak of the line
+        in the script or cell. A kernel of the same `name`, `"cpu source"` by default, is replaced: a cell that is run
+        again takes up the edited string, and what did not change is not built again.
+
+        >>> import torch, opwright as ow
+        >>> @ow.op
+        ... def thrice(x: torch.Tensor) -> torch.Tensor:
+        ...     return 3 * x
+        >>> thrice.kernel_source("cpu", '''
+        ... #include <opwright/kernel.h>
+        ... Tensor thrice_cpu(const Tensor& x) {
+        ...     return compute(x, [&](auto zero) {
+        ...         using C = decltype(zero);
+        ...         return map([](C v) { return 3 * v; }, x);
+        ...     });
+        ... }
+        ... OPWRIGHT_KERNEL(thrice, CPU, thrice_cpu);
+        ... ''', ow.Domain(dtypes=ow.FLOATING))
+        >>> thrice(torch.ones(2))
+        tensor([3., 3.])
+        """
+        self._refuse_domain(domain)
+        op = cast("Op[..., Any]", self)
+        if backward is not None:
+            op.backward._refuse_domain(backward)  # before anything is declared
+        kept = sourced.read(op, device, sources, options, name, sys._getframe(1))
+        self._replace_kernel(replace(kept, domain=domain))
+        if backward is not None:
+            if op.saving_form is not None:
+                op.saving_form._replace_kernel(replace(kept, domain=domain))
+            op.backward._replace_kernel(replace(kept, domain=backward))
+
+    def _replace_kernel(self, kernel: KernelSpec) -> None:
+        """Take a kernel in the place of the one of the same name, if there is one."""
+        names = [k.name for k in self.spec.kernels]
+        at = names.index(kernel.name) if kernel.name in names else len(names)
+        self.become(replace(self.spec, kernels=(*self.spec.kernels[:at], kernel, *self.spec.kernels[at + 1 :])))
 
     def _refuse_domain(self, domain: Any) -> None:
         if not isinstance(domain, Domain):

@@ -44,6 +44,7 @@ is_wrapped = _C._functorch.is_functorch_wrapped_tensor
 key_is_excluded = _C._dispatch_tls_is_dispatch_key_excluded
 modes = _C._len_torch_dispatch_stack
 NO_TORCH_DISPATCH = _C._disabled_torch_dispatch_impl
+operator_names = _C._dispatch_get_all_op_names
 OpNamespace: Any = torch._ops._OpNamespace
 OpOverload = torch._ops.OpOverload
 OpOverloadPacket = torch._ops.OpOverloadPacket
@@ -57,6 +58,23 @@ transforms_are_active = _C._are_functorch_transforms_active
 TransformType = _C._functorch.TransformType
 UndefinedGrad = _C._functions.UndefinedGrad
 without_modes = torch.utils._python_dispatch._disable_current_modes
+
+
+CLASSES = "__torch__.torch.classes."
+"""What the names of custom classes begin with."""
+
+
+def class_in_cpp(namespace: str, name: str) -> Any:
+    """What makes objects of a custom class; None: there is no such class."""
+    try:
+        return _C._get_custom_class_python_wrapper(namespace, name)
+    except RuntimeError:
+        return None
+
+
+def class_of(value: Any) -> str | None:
+    """The name of an object's custom class; None: it has none."""
+    return value._type().qualified_name() if isinstance(value, _C.ScriptObject) else None
 
 
 def implement(library: Any, name: str, function: Callable[..., Any], key: str, with_keyset: bool = False) -> None:

@@ -23,7 +23,17 @@ from opwright.kit.build.trouble import BuildError, Refused, WrongKernel
 from opwright.kit.check.calls import REJECTED
 from opwright.kit.check.cases import Subject
 from opwright.kit.check.properties import NAMES, sanitize
-from opwright.kit.check.property import alone, attempt, call_of, cases_of, chosen, facts_of, in_turn, notes_of
+from opwright.kit.check.property import (
+    alone,
+    attempt,
+    call_of,
+    cases_of,
+    chosen,
+    concerned,
+    facts_of,
+    in_turn,
+    notes_of,
+)
 from opwright.kit.check.report import Failure, NotApplicable, Report, Result
 from opwright.kit.op import Op
 from opwright.kit.spec import words
@@ -160,7 +170,7 @@ class Check:
             run = OperatorCheck(self, op, workers)
             start = time.monotonic()
             ladder = [rung for rung in rungs(op) if self.rung in (None, rung.name)]
-            wanted = [(rung, name) for rung in ladder for name in self.wanted]
+            wanted = [(rung, name) for rung in ladder for name in concerned(rung, self.wanted)]
             results = {(rung.name, name): run.check(rung, name, self.seed) for rung, name in wanted}
             seed = self.seed
             while self.thorough is not None and time.monotonic() - start < self.thorough:

@@ -50,6 +50,10 @@ class Kernel:
         self.routed = False
         """Whether C++ chooses it, so that Python need not be asked."""
 
+    def unrouted(self) -> None:
+        """C++ has forgotten it: whoever needs it next tells C++ again."""
+        self._key, self.routed = None, False
+
     def refuses(self, op: Op[..., Any], values: dict[str, Any]) -> str | None:
         """Why it does not take a call; None when it does."""
         found = [t for value in values.values() for t in tensors(value)]

@@ -236,4 +236,7 @@ def kind_of(annotation: Any) -> Kind | None:
         return _flag(annotation)
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return _enum(annotation)
+    held = getattr(annotation, "__opwright_schema__", None) if isinstance(annotation, type) else None
+    if held is not None:
+        return Kind(held, f"a {annotation.__name__}", "False", _instance(annotation))
     return BASIC.get(annotation)

@@ -33,6 +33,8 @@ class Formula(NamedTuple):
     """Whether it differs from the derivative of the reference on purpose."""
     when: Mapping[str, str] | None = None
     """For a saved tensor, the bool parameter without which a call does not keep it; None: all are kept."""
+    derived: bool = False
+    """Whether it is that derivative: whoever sees through the operator finds it there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +85,8 @@ class Spec:
     """How its tensors may be cut among devices; None: what follows from the rest."""
     doc: str | None = None
     """What it says of itself; None: what its reference says."""
+    adopted: Any = None
+    """What was written without opwright and runs as its kernel."""
 
     @property
     def qualname(self) -> str:
