@@ -1,4 +1,4 @@
-"""Writes the tables of docs/gradients.md, docs/shipping.md and docs/cpp.md from stored results.
+"""Writes the tables of docs/gradients.md, docs/shipping.md, docs/cpp.md and of LLTM from stored results.
 
 python benchmarks/tables.py
 """
@@ -13,6 +13,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 AUTOGRAD = ROOT / "benchmarks" / "results" / "autograd.json"
 CPP = ROOT / "benchmarks" / "results" / "cpp.json"
+RECURRENT = ROOT / "benchmarks" / "results" / "recurrent.json"
 SHIPPING = ROOT / "benchmarks" / "results" / "shipping.json"
 PROOFS = ROOT / "tests" / "kit" / "ship" / "proofs.json"
 WAYS = ("call", "recorded", "forward+backward")
@@ -59,10 +60,44 @@ def cpp() -> dict[str, str]:
     return {"figures": "\n".join(costs), "where": _where(stored)}
 
 
+def recurrent() -> dict[str, str]:
+    """Those of LLTM on the GPU: times, memory and errors against cuDNN."""
+    stored = _read(RECURRENT)
+    times = [
+        "| T, B, I = H, dtype | ours, ms | nn.LSTM, ms | found | wanted | peak memory, MB | nn.LSTM |",
+        "|---|---:|---:|---:|---|---:|---:|",
+    ]
+    errors = ["| T, B, I = H, dtype | ours | a plain loop | nn.LSTM |", "|---|---:|---:|---:|"]
+    for row in stored["rows"]:
+        ways = [row[way] for way in ("without_gradient", "both")]
+        ours, theirs = (" / ".join(f"{way[who]:.3g}" for way in ways) for who in ("ours", "cudnn"))
+        found = " / ".join(f"{f:.2f}" for f in row["found"]) if row["unit"] else ""
+        wanted = "" if row["limit"] is None else f"{_pair(row['limit'])} {_unit(row['unit'])}"
+        peak = f"{row['peak']['ours']:.0f} | {row['peak']['cudnn']:.0f}"
+        times.append(f"| {row['case']} | {ours} | {theirs} | {found} | {wanted} | {peak} |")
+        told = [_error(row["error"].get(who)) for who in ("ours", "plain", "cudnn")]
+        errors.append(f"| {row['case']} | " + " | ".join(told) + " |")
+    where = f"{stored['machine']['gpu']}, torch {stored['versions']['torch']}, {stored['date']}."
+    return {"times": "\n".join(times), "errors": "\n".join(errors), "where": where}
+
+
+def _pair(limits: list[float]) -> str:
+    return f"≤ {limits[0]:g}" if limits[0] == limits[1] else f"≤ {limits[0]:g} / {limits[1]:g}"
+
+
+def _unit(unit: str) -> str:
+    return unit if unit == "ms" else f"of {unit}"
+
+
+def _error(found: dict[str, float] | None) -> str:
+    return "" if found is None else f"{found['output']:.1e} / {found['gradients']:.1e}"
+
+
 PAGES = {
     ROOT / "docs" / "gradients.md": gradients,
     ROOT / "docs" / "shipping.md": shipping,
     ROOT / "docs" / "cpp.md": cpp,
+    ROOT / "src" / "opwright" / "ops" / "lltm" / "NOTES.md": recurrent,
 }
 
 
