@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 AUTOGRAD = ROOT / "benchmarks" / "results" / "autograd.json"
 CONV_BN = {n: ROOT / "benchmarks" / "results" / f"conv_bn-{n}.json" for n in ("cuda", "cpu", "training")}
 CPP = ROOT / "benchmarks" / "results" / "cpp.json"
+RECURRENT = ROOT / "benchmarks" / "results" / "recurrent.json"
 SHIPPING = ROOT / "benchmarks" / "results" / "shipping.json"
 GRAPHS = [ROOT / "benchmarks" / "results" / f"graph_conv-{device}.json" for device in ("cuda", "cpu")]
 SHARDING = ROOT / "benchmarks" / "results" / "sharding.json"
@@ -149,6 +150,39 @@ def conv_bn() -> dict[str, str]:
     }
 
 
+def recurrent() -> dict[str, str]:
+    """Those of LLTM on the GPU: times, memory and errors against cuDNN."""
+    stored = _read(RECURRENT)
+    times = [
+        "| T, B, I = H, dtype | ours, ms | nn.LSTM, ms | found | wanted | peak memory, MB | nn.LSTM |",
+        "|---|---:|---:|---:|---|---:|---:|",
+    ]
+    errors = ["| T, B, I = H, dtype | ours | a plain loop | nn.LSTM |", "|---|---:|---:|---:|"]
+    for row in stored["rows"]:
+        ways = [row[way] for way in ("without_gradient", "both")]
+        ours, theirs = (" / ".join(f"{way[who]:.3g}" for way in ways) for who in ("ours", "cudnn"))
+        found = " / ".join(f"{f:.2f}" for f in row["found"]) if row["unit"] else ""
+        wanted = "" if row["limit"] is None else f"{_pair(row['limit'])} {_unit(row['unit'])}"
+        peak = f"{row['peak']['ours']:.0f} | {row['peak']['cudnn']:.0f}"
+        times.append(f"| {row['case']} | {ours} | {theirs} | {found} | {wanted} | {peak} |")
+        told = [_error(row["error"].get(who)) for who in ("ours", "plain", "cudnn")]
+        errors.append(f"| {row['case']} | " + " | ".join(told) + " |")
+    where = f"{stored['machine']['gpu']}, torch {stored['versions']['torch']}, {stored['date']}."
+    return {"times": "\n".join(times), "errors": "\n".join(errors), "where": where}
+
+
+def _pair(limits: list[float]) -> str:
+    return f"≤ {limits[0]:g}" if limits[0] == limits[1] else f"≤ {limits[0]:g} / {limits[1]:g}"
+
+
+def _unit(unit: str) -> str:
+    return unit if unit == "ms" else f"of {unit}"
+
+
+def _error(found: dict[str, float] | None) -> str:
+    return "" if found is None else f"{found['output']:.1e} / {found['gradients']:.1e}"
+
+
 PAGES = {
     ROOT / "docs" / "gradients.md": gradients,
     ROOT / "docs" / "shipping.md": shipping,
@@ -156,6 +190,7 @@ PAGES = {
     ROOT / "docs" / "graphs.md": graphs,
     ROOT / "docs" / "distributed.md": distributed,
     ROOT / "docs" / "conv_bn.md": conv_bn,
+    ROOT / "src" / "opwright" / "ops" / "lltm" / "NOTES.md": recurrent,
 }
 
 

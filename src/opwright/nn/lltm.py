@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
 from opwright.kit import private
 from opwright.ops.lltm.op import lltm
@@ -189,16 +189,17 @@ class LLTM(nn.Module):
         data, sizes, order, back = input
         if data.dim() != 2 or data.shape[1] != self.input_size:
             raise ValueError(f"LLTM: input must have {self.input_size} features, got {tuple(data.shape)} packed")
-        steps, each = pad_packed_sequence(PackedSequence(data, sizes))
+        padding = _Padding(sizes, data)
+        steps = padding.pad(data)
         first = None if hx is None else self._state(hx, steps.shape[1], alone=False)
         if first is not None and order is not None:
             first = first[0].index_select(1, order), first[1].index_select(1, order)
-        output, h_n, c_n, states = self._run(steps, first, each.to(data.device), cells)
+        output, h_n, c_n, states = self._run(steps, first, padding.lengths, cells)
         if back is not None:
             h_n, c_n = h_n.index_select(1, back), c_n.index_select(1, back)
 
         def pack(whole: Tensor) -> PackedSequence:
-            return PackedSequence(pack_padded_sequence(whole, each).data, sizes, order, back)
+            return PackedSequence(padding.unpad(whole), sizes, order, back)
 
         return (pack(output), (h_n, c_n), pack(states)) if states is not None else (pack(output), (h_n, c_n))
 
@@ -268,6 +269,28 @@ class LLTM(nn.Module):
             if getattr(self, name) != usual:
                 text += f", {name}={getattr(self, name)}"
         return text
+
+
+class _Padding:
+    """Between packed rows and `[steps, batch, …]`, in one copy each way: pad_packed_sequence and its like make one for
+    each length, and autograd some more."""
+
+    def __init__(self, sizes: Tensor, data: Tensor) -> None:
+        self.steps, self.batch = sizes.shape[0], int(sizes[0])
+        self.lengths = (sizes[:, None] > torch.arange(self.batch)).sum(0).to(data.device)
+        ends = sizes.cumsum(0)
+        ends, starts = torch.stack((ends, ends - sizes)).to(data.device)
+        # A packed row's step is the number of steps that end before it.
+        row = torch.arange(data.shape[0], device=data.device)
+        step = torch.searchsorted(ends, row, right=True)
+        self.rows = step * self.batch + row - starts[step]
+
+    def pad(self, data: Tensor) -> Tensor:
+        whole = data.new_zeros(self.steps * self.batch, *data.shape[1:])
+        return whole.index_copy(0, self.rows, data).view(self.steps, self.batch, *data.shape[1:])
+
+    def unpad(self, whole: Tensor) -> Tensor:
+        return whole.flatten(0, 1).index_select(0, self.rows)
 
 
 def _run_beside(one: partial[Any], other: partial[Any]) -> list[Any]:

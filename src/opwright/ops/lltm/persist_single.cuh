@@ -8,9 +8,6 @@
 
 #include "persist_words.cuh"
 
-#ifndef LLTM_AHEAD
-#define LLTM_AHEAD 2
-#endif
 namespace lltm::persist {
 
 constexpr int threads32 = warps * 32, slice32 = 8;
@@ -32,9 +29,8 @@ struct Plan32 {
     static constexpr int workers = slice32 * quads;      // threads that do the gates, of four batch rows each
     static constexpr int words = Rows == 3 ? quads : N;  // of the exchange, to a hidden unit
     // What a warp takes from the exchange at a time: `turn` words a lane, `terms` hidden units; `ahead` turns on their
-    // way (with 64 batch rows a third does not fit the registers: 26.5 for 19.7 µs a step).
-    static constexpr int turn = N == 64 ? 4 : 2, terms = turn * 32 / words,
-                         ahead = N == 64 ? (Rows == 3 ? LLTM_AHEAD : 2) : 3;
+    // way, with 64 batch rows as many as fit the registers backward.
+    static constexpr int turn = N == 64 ? 4 : 2, terms = turn * 32 / words, ahead = N == 64 ? 2 : 3;
     static __host__ __device__ constexpr int per_warp(int sum) {  // hidden units of the sum, in whole turns
         return (sum + warps * terms - 1) / (warps * terms) * terms;
     }
@@ -204,6 +200,7 @@ __device__ __forceinline__ uint4 marked32(const float (&h)[4], int step) {
     w[0] |= step & 2 ? 0 : top32, w[1] |= step & 2 ? top32 : 0;
     return {w[0], w[1], w[2], w[3]};
 }
+
 // The words of a step, forward: which of two bits is set says it, and a third that there is NaN inside. Taken from a
 // word that is there the bits are gone, and of one that is not one of them stays: so a look at all words of a turn and
 // their plain numbers are one operation.
