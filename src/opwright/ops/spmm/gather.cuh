@@ -80,21 +80,23 @@ __device__ Compute<T> finished(const Gather<T, P>& q, Compute<T> sum, int64_t de
 
 // The part of the edges that a group walks: those of a row, or of a piece of one. Offsets that lie are cut to what is
 // there.
+template <class P>
 struct Part {
-    int64_t row, begin, end, degree;
+    int32_t row;
+    P begin, end, degree;
     bool piece;
 
-    template <class T, class P>
+    template <class T>
     __device__ bool find(const Gather<T, P>& q, int64_t task) {
         piece = task < q.pieces;
-        row = piece ? static_cast<int64_t>(q.split[2 * task]) : q.order ? q.order[task - q.pieces] : task - q.pieces;
+        row = static_cast<int32_t>(piece ? q.split[2 * task] : q.order ? q.order[task - q.pieces] : task - q.pieces);
         if (row < 0 || row >= q.rows) return false;
-        begin = max(static_cast<int64_t>(q.rowptr[row]), int64_t(0));
-        end = min(static_cast<int64_t>(q.rowptr[row + 1]), q.edges);
+        begin = max(q.rowptr[row], P(0));
+        end = min(q.rowptr[row + 1], static_cast<P>(q.edges));
         degree = end - begin;
         if (piece) {
-            begin = max(begin, static_cast<int64_t>(q.split[2 * task + 1]));
-            end = min(end, begin + q.piece);
+            begin = max(begin, q.split[2 * task + 1]);
+            end = min(static_cast<int64_t>(end), begin + q.piece);
             return true;
         }
         return q.pieces == 0 || degree <= q.piece;  // else its pieces are others'
@@ -120,48 +122,72 @@ __device__ C sum_each(unsigned mask, int lane, C (&numbers)[U]) {
     return numbers[0];
 }
 
+// One edge: where it comes from, -1 for none; where its weight is; its weight; what a mean makes of its products.
+template <class C, class P>
+struct Edge {
+    int32_t from = -1;
+    P at;
+    C weight = 1, scale = 1;
+};
+
+// Edge k of those before `end`. An index out of range is no edge.
+template <bool dots, class T, class P>
+__device__ Edge<Compute<T>, P> look(const Gather<T, P>& q, P k, P end) {
+    using C = Compute<T>;
+    Edge<C, P> edge;
+    edge.at = k;
+    if (k >= end) return edge;
+    const int32_t from = __ldcs(q.col + k);
+    bool is_edge = static_cast<uint32_t>(from) < static_cast<uint32_t>(q.columns);
+    if (q.edge && (q.weight || dots)) {
+        edge.at = __ldcs(q.edge + k);
+        is_edge = is_edge && edge.at >= 0 && edge.at < q.edges;
+        if (edge.at < 0 || edge.at >= q.edges) edge.at = 0;
+    }
+    if (q.weight) edge.weight = number<T, C>(q.weight, edge.at, q.weight_is_wide);
+    if (q.degrees && is_edge) {
+        const C degree = static_cast<C>(q.degrees[from + 1] - q.degrees[from]);
+        edge.weight /= degree, edge.scale /= degree;
+    }
+    edge.from = is_edge ? from : -1;
+    return edge;
+}
+
+// Blocks that an SM holds at once, for which registers are saved: the more rows wait for memory, the better.
+template <class T, bool dots>
+constexpr int blocks_at_once = (sizeof(T) == 2 ? 5 : 6) - (dots ? 2 : 0);
+
 // G lanes a row, each with V features side by side; U neighbours are on their way at a time. Tiles of G · V features
 // are blockIdx.y, so that all rows go through one tile before the next: the part of x that they read may then stay in
 // the second cache.
 template <class T, int V, int G, class P, bool dots, int U = 4>
-__global__ void __launch_bounds__(block_threads) gather(__grid_constant__ const Gather<T, P> q) {
+__global__ void __launch_bounds__(block_threads, dots             ? 1
+                                                 : sizeof(T) == 2 ? 5
+                                                                  : 6) gather(__grid_constant__ const Gather<T, P> q) {
     using C = Compute<T>;
     const int lane = threadIdx.x % G;
     const unsigned mask = G == 32 ? ~0u : ((1u << (G % 32)) - 1) << (threadIdx.x % 32 / G * G);
     const int64_t task = blockIdx.x * int64_t(block_threads / G) + threadIdx.x / G;
-    Part part;
+    Part<P> part;
     if (task >= q.tasks || !part.find(q, task)) return;
     const int32_t feature = ((q.first_tile + blockIdx.y) * G + lane) * V;
     const bool active = feature < q.features;
     const T* const x = q.x + feature;
     C sums[V] = {};
     Near<T, V> own;
-    if (dots && active) own.read(q.own + part.row * q.own_stride + feature);
-    for (int64_t base = part.begin; base < part.end; base += G) {
-        // A lane looks at one edge; an index out of range is none.
-        const int64_t mine = base + lane;
-        int32_t c = -1;
-        C w = 1, scale = 1;
-        P e = static_cast<P>(mine);
-        if (mine < part.end) {
-            c = __ldcs(q.col + mine);
-            if (static_cast<uint32_t>(c) >= static_cast<uint32_t>(q.columns)) c = -1;
-            if (q.edge && (q.weight || dots)) {
-                e = __ldcs(q.edge + mine);
-                if (e < 0 || e >= q.edges) c = -1;
-            }
-            if (q.weight && c >= 0) w = number<T, C>(q.weight, e, q.weight_is_wide);
-            if (q.degrees && c >= 0) {
-                const C degree = static_cast<C>(q.degrees[c + 1] - q.degrees[c]);
-                w /= degree, scale /= degree;
-            }
-        }
-        const int count = static_cast<int>(min(part.end - base, int64_t(G)));
+    if (dots && active) own.read(q.own + int64_t(part.row) * q.own_stride + feature);
+    const P end = part.end;
+    P base = part.begin;
+    Edge<C, P> now = look<dots>(q, static_cast<P>(base + lane), end);
+    for (; base < end; base += G) {
+        // The next edges are on their way while the neighbours of these are.
+        const Edge<C, P> next = look<dots>(q, static_cast<P>(base + G + lane), end);
+        const int count = static_cast<int>(min(static_cast<P>(end - base), static_cast<P>(G)));
         for (int at = 0; at < count; at += U) {
             int32_t from[U];
             Near<T, V> near[U];
 #pragma unroll
-            for (int u = 0; u < U; ++u) from[u] = __shfl_sync(mask, c, at + u, G);
+            for (int u = 0; u < U; ++u) from[u] = __shfl_sync(mask, now.from, at + u, G);
 #pragma unroll
             for (int u = 0; u < U; ++u) {
                 if (active && from[u] >= 0) near[u].read(x + from[u] * q.x_stride);
@@ -169,7 +195,7 @@ __global__ void __launch_bounds__(block_threads) gather(__grid_constant__ const 
             if (q.weight || q.degrees) {
 #pragma unroll
                 for (int u = 0; u < U; ++u) {
-                    const C factor = __shfl_sync(mask, w, at + u, G);
+                    const C factor = __shfl_sync(mask, now.weight, at + u, G);
 #pragma unroll
                     for (int i = 0; i < V; ++i) sums[i] += factor * near[u].at(i);
                 }
@@ -189,12 +215,13 @@ __global__ void __launch_bounds__(block_threads) gather(__grid_constant__ const 
                 }
                 const C dot = sum_each<G>(mask, lane, products);
                 const int which = at + lane / (G / U);
-                const C times = __shfl_sync(mask, scale, which, G);
-                const P to = __shfl_sync(mask, e, which, G);
-                const bool is_edge = __shfl_sync(mask, c, which, G) >= 0;
+                const C times = __shfl_sync(mask, now.scale, which, G);
+                const P to = __shfl_sync(mask, now.at, which, G);
+                const bool is_edge = __shfl_sync(mask, now.from, which, G) >= 0;
                 if (lane % (G / U) == 0 && is_edge) q.dots[to] = (q.first_tile ? q.dots[to] : C(0)) + dot * times;
             }
         }
+        now = next;
     }
     if (!q.out || !active) return;
     if (part.piece) {
@@ -204,7 +231,7 @@ __global__ void __launch_bounds__(block_threads) gather(__grid_constant__ const 
     Pack<T, V> result;
 #pragma unroll
     for (int i = 0; i < V; ++i) result.at[i] = static_cast<T>(finished(q, sums[i], part.degree, feature + i));
-    *reinterpret_cast<Pack<T, V>*>(q.out + part.row * q.features + feature) = result;
+    *reinterpret_cast<Pack<T, V>*>(q.out + int64_t(part.row) * q.features + feature) = result;
 }
 
 // The pieces of each long row, added up. A block has 32 features of one row, its warps share the pieces.
@@ -216,7 +243,7 @@ __global__ void __launch_bounds__(block_threads) join_pieces(__grid_constant__ c
     const int64_t first = blockIdx.x;
     const int64_t row = q.split[2 * first];
     if (row < 0 || row >= q.rows || (first > 0 && q.split[2 * first - 2] == row)) return;
-    Part part;
+    Part<P> part;
     part.find(q, first);
     const int64_t count = min(ceil_div(part.degree, q.piece), q.pieces - first);
     const int32_t feature = blockIdx.y * 32 + threadIdx.x % 32;

@@ -129,10 +129,10 @@ def _(
 def _(make: ow.Maker) -> Iterator[Any]:
     if not make.dtype.is_floating_point:
         return
-    x, rows = make(6, 8), make(7)
-    index, more = drawn(make, rows.shape[0], x.shape[0], 3.0, hub=True)
+    x, rows = make(4, 3), make(5)
+    index, more = drawn(make, rows.shape[0], x.shape[0], hub=True)
     yield x, *index, make(*index[1].shape), make(x.shape[1]), {**more, "reduce": "mean"}
-    x, rows = make(4, 33), make(5)
+    x, rows = make(3, 2), make(4)
     index, more = drawn(make, rows.shape[0], x.shape[0], order=False)
     yield (
         x,
@@ -294,8 +294,8 @@ def _(
 def _(make: ow.Maker) -> Iterator[Any]:
     if not make.dtype.is_floating_point:
         return
-    a, b = make(6, 34), make(5, 34)
-    index, more = drawn(make, a.shape[0], b.shape[0], 3.0, hub=True)
+    a, b = make(5, 3), make(4, 3)
+    index, more = drawn(make, a.shape[0], b.shape[0], hub=True)
     yield a, b, *index, more
 
 

@@ -12,7 +12,7 @@ PATTERN = ("rowptr", "col", "edge", "t_rowptr", "t_col", "t_edge", "split", "t_s
 """The parameters that say what the graph is."""
 SIZES = "rowptr[_] col[e] edge[e] t_rowptr[_] t_col[e] t_edge[e] split[_, 2] t_split[_, 2] order[_] t_order[_]"
 """Their sizes, as domains have them."""
-PIECE = 128
+PIECE = 256
 """Edges of a piece of a long row."""
 INTEGERS = (torch.int32, torch.int64)
 
@@ -144,7 +144,7 @@ def drawn(
     *,
     hub: bool = False,
     order: bool = True,
-    longest: int = 8,
+    longest: int = 3,
 ) -> Any:
     """A random graph for samples: rowptr and col, and by name its order, its transposed form and its schedules. With a
     `hub`, the first row has most of the edges."""

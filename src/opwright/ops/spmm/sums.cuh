@@ -23,14 +23,15 @@ inline bool aligned(const Tensor& x, int64_t elements) {
 }
 
 // How many lanes share a row, for so many vectors of features: enough for all of them, or as few as it takes for a tile
-// of x to stay in the second cache, where all of x would not.
-inline int lanes_for(int64_t vectors, int64_t columns, bool whole) {
-    int lanes = vectors <= 4 ? 4 : vectors <= 8 ? 8 : vectors <= 16 ? 16 : 32;
-    if (whole) return std::max(lanes, 8);
-    const int64_t room = cache_bytes(), bytes = columns * 16;
-    if (bytes * std::min<int64_t>(lanes, vectors) <= room) return lanes;
-    for (int fewer = lanes / 2; fewer >= 8; fewer /= 2) {
-        if (bytes * fewer <= room) return fewer;
+// of x to stay in half of the second cache, where all of x would not.
+inline int lanes_for(int64_t vectors, int64_t columns, int least) {
+    const int lanes = std::max(vectors <= 4 ? 4 : vectors <= 8 ? 8 : vectors <= 16 ? 16 : 32, least);
+    const int64_t bytes = columns * 16;
+    if (bytes * std::min<int64_t>(lanes, vectors) <= cache_bytes() / 2) return lanes;
+    for (const int64_t room : {cache_bytes() / 2, cache_bytes()}) {
+        for (int fewer = lanes; fewer >= 8; fewer /= 2) {
+            if (bytes * fewer <= room) return fewer;
+        }
     }
     return lanes;
 }
@@ -50,7 +51,7 @@ template <class T, class P>
 void walk_typed(Gather<T, P> q, bool vectors, bool dots) {
     constexpr int V = 16 / sizeof(T);
     const int64_t across = vectors ? ceil_div(q.features, V) : q.features;
-    const int lanes = std::is_same_v<P, int64_t> ? 32 : lanes_for(across, vectors ? q.columns : 0, dots);
+    const int lanes = std::is_same_v<P, int64_t> ? 32 : lanes_for(across, vectors ? q.columns : 0, dots ? 8 : 4);
     const int64_t tiles = ceil_div(across, lanes);
     const auto with = [&](auto kernel) {
         const int64_t blocks = ceil_div(q.tasks, block_threads / lanes);

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(block_threads) find_extremes(__grid_constant__
     const Gather<T, P>& q = s.q;
     const int64_t task = blockIdx.x * int64_t(row_warps) + threadIdx.x / 32;
     const int32_t feature = blockIdx.y * 32 + threadIdx.x % 32;
-    Part part;
+    Part<P> part;
     if (task >= q.tasks || !part.find(q, task) || feature >= q.features) return;
     Best<C> found;
 #pragma unroll 4
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(block_threads) join_extremes(__grid_constant__
     const Gather<T, P>& q = s.q;
     const int64_t first = blockIdx.x, row = q.split[2 * first];
     if (row < 0 || row >= q.rows || (first > 0 && q.split[2 * first - 2] == row)) return;
-    Part part;
+    Part<P> part;
     part.find(q, first);
     const int64_t count = min(ceil_div(part.degree, q.piece), q.pieces - first);
     for (int32_t feature = threadIdx.x; feature < q.features; feature += block_threads) {
@@ -97,9 +97,9 @@ __global__ void __launch_bounds__(block_threads) share_columns(__grid_constant__
     const Gather<T, P>& q = s.q;
     const int64_t task = blockIdx.x * int64_t(row_warps) + threadIdx.x / 32;
     const int32_t feature = blockIdx.y * 32 + threadIdx.x % 32;
-    Part part;
+    Part<P> part;
     if (task >= q.tasks || !part.find(q, task) || feature >= q.features) return;
-    const C own = static_cast<C>(q.x[part.row * q.x_stride + feature]);
+    const C own = static_cast<C>(q.x[int64_t(part.row) * q.x_stride + feature]);
     C sum = 0;
 #pragma unroll 4
     for (int64_t k = part.begin; k < part.end; ++k) {
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(block_threads) share_columns(__grid_constant__
     if (part.piece)
         q.partial[task * q.features + feature] = sum;
     else
-        q.out[part.row * q.features + feature] = static_cast<T>(sum);
+        q.out[int64_t(part.row) * q.features + feature] = static_cast<T>(sum);
 }
 
 // The gradient of each weight: a warp has an edge of the transposed pattern at a time, and all its features.
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(block_threads) share_edges(__grid_constant__ c
     using C = Compute<T>;
     const Gather<T, P>& q = s.q;
     const int64_t task = blockIdx.x * int64_t(row_warps) + threadIdx.x / 32;
-    Part part;
+    Part<P> part;
     if (task >= q.tasks || !part.find(q, task)) return;
     for (int64_t k = part.begin; k < part.end; ++k) {
         P e;
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(block_threads) share_edges(__grid_constant__ c
         const int64_t c = neighbour(q, k, e, w);
         if (c < 0) continue;
         for (int32_t feature = threadIdx.x % 32; feature < q.features; feature += 32) {
-            const C own = static_cast<C>(q.x[part.row * q.x_stride + feature]);
+            const C own = static_cast<C>(q.x[int64_t(part.row) * q.x_stride + feature]);
             if (w * own == s.best[c * q.features + feature]) sum += own * s.share[c * q.features + feature];
         }
         sum = warp_sum(sum);

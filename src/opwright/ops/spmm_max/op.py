@@ -120,8 +120,8 @@ def _(
 def _(make: ow.Maker) -> Iterator[Any]:
     if not make.dtype.is_floating_point:
         return
-    x, rows = make(5, 34), make(4)
-    index, more = drawn(make, rows.shape[0], x.shape[0], 3.0, hub=True)
+    x, rows = make(4, 3), make(5)
+    index, more = drawn(make, rows.shape[0], x.shape[0], hub=True)
     yield x, *index, make(*index[1].shape), more
     x, rows = make(3, 2), make(4)
     index, _ = drawn(make, rows.shape[0], x.shape[0])
