@@ -135,6 +135,11 @@ class _Looks(_Twice):
         return self.bn(y) + y  # type: ignore[no-any-return]
 
 
+class _Names(_Twice):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bn(self.conv(input=x))  # type: ignore[no-any-return]
+
+
 class _Asks(_Twice):
     def forward(self, x: Tensor) -> Tensor:
         y = self.bn(self.conv(x))
@@ -152,6 +157,7 @@ def test_what_must_be_left_alone_is_and_is_listed() -> None:
         (shared, "0.0", "0 is shared"),
         (_Twice(), "conv", "conv is shared"),
         (_Looks(), "conv", "its output has another use"),
+        (_Names(), "conv", "it is called by keyword"),
         (nn.Sequential(_Asks()), "0", "it depends on self.training"),
     ):
         x = torch.randn(2, 3, 4, 4)
