@@ -119,8 +119,13 @@ def kept(model: nn.Module, *given: Tensor) -> tuple[Tensor, list[Tensor]]:
     """What a call returns, and what it keeps of memory that is neither an argument's nor a parameter's."""
     saved: list[Tensor] = []
     known = {t.untyped_storage().data_ptr() for t in (*given, *model.parameters(), *model.buffers())}
+
+    def keep(t: Tensor) -> Tensor:
+        saved.append(t)
+        return t
+
     model(*given)
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         out = model(*given)
     return out, [t for t in saved if t.untyped_storage().data_ptr() not in known]
 
