@@ -198,7 +198,7 @@ def test_a_checkpoint_updates_statistics_once(reentrant: bool) -> None:
     assert ours.bn.num_batches_tracked == 1
 
 
-@pytest.mark.parametrize("where", ["nowhere", "inside", "around"])
+@pytest.mark.parametrize("where", ["nowhere", pytest.param("inside", marks=pytest.mark.slow), "around"])
 def test_compiled_it_trains_the_same_and_updates_statistics_once(where: str) -> None:
     class Two(nn.Module):
         def __init__(self, make: Any) -> None:

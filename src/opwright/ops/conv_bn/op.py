@@ -241,7 +241,6 @@ def _(make: ow.Maker) -> Iterator[Any]:
     yield make(2, 4, 3, 3), make(4, 1, 1, 1), *channels(4), None, *fixed, {"groups": 4, "activation": "gelu"}
     back = {"keep_output": True, "slope": 0.3, "activation": "leaky_relu"}
     yield make(2, 3, 3, 3), make(2, 3, 1, 1), *channels(2), back
-    yield make(3, 2, 2, 2), make(2, 2, 1, 1), {"activation": "elu", "slope": 1.5}
 
 
 @conv_bn.rejects
