@@ -15,6 +15,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,10 @@ def layers(row: tuple[Any, ...], device: str) -> tuple[nn.Module, nn.Module, Ten
     torch.manual_seed(0)
     layout = torch.channels_last if last else torch.contiguous_format
     ours = ow.nn.ConvBN2d(inside, out, kernel, padding=kernel // 2, bias=False, activation=activation, keep=keep)
-    ours = ours.to(device, dtype).to(memory_format=layout)
+    ours = ours.to(device, dtype).to(memory_format=layout)  # type: ignore[call-overload]
     ours.bn.float()  # as autocast has them
     eager = Eager(nn.Conv2d(inside, out, kernel, padding=kernel // 2, bias=False), nn.BatchNorm2d(out), activation)
-    eager = eager.to(device, dtype).to(memory_format=layout)
+    eager = eager.to(device, dtype).to(memory_format=layout)  # type: ignore[call-overload]
     eager.bn.float()
     eager.load_state_dict(ours.state_dict())
     x = torch.randn(batch, inside, size, size, device=device).to(dtype).contiguous(memory_format=layout)
@@ -179,7 +180,7 @@ def blocks(residual: bool) -> dict[str, Any]:
     found: dict[str, Any] = {name: memory(model, x, grad) for name, model in models.items()}
     for p in [x, *(p for m in models.values() for p in m.parameters())]:
         p.grad = None
-    times = host_times({n: (lambda m=m: step(m, x, grad)) for n, m in models.items()}, torch.cuda.synchronize)
+    times = host_times({n: partial(step, m, x, grad) for n, m in models.items()}, torch.cuda.synchronize)
     for name, ms in times.items():
         found[name]["host_ms"] = ms
     return found
@@ -212,7 +213,7 @@ def on_gpu(compiled: bool, save: Callable[[dict[str, Any]], None]) -> None:
         every = {"eager": eager, "ours": ours, "compile": fast}
         if name == COMPILED[0]:
             every["all"] = layers(ROWS['keep="all"'], "cuda")[1]
-        times = device_times({n: (lambda m=m: step(m, x, grad)) for n, m in every.items()})  # noqa: B023
+        times = device_times({n: partial(step, m, x, grad) for n, m in every.items()})
         result.setdefault("compiled", []).append({"row": name, "ms": times})
         say(f"{name}, in turns with torch.compile: {json.dumps(times)}")
         save(result)

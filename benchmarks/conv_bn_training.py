@@ -70,7 +70,8 @@ def train(fused: bool, order: int, steps: int, device: str, batch: int, width: i
     x, target = images(8 * batch, size)
     x = x.to(device)
     if on_gpu:
-        model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        x = x.contiguous(memory_format=torch.channels_last)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     model = ow.nn.fuse_conv_bn(model) if fused else model

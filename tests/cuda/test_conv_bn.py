@@ -143,7 +143,8 @@ def test_a_mean_far_from_zero_costs_no_digits() -> None:
 
 
 def test_it_is_the_same_each_time_and_can_be_captured() -> None:
-    layer = ow.nn.ConvBN2d(16, 32, 3, padding=1, activation="relu").cuda().to(memory_format=torch.channels_last)
+    layer = ow.nn.ConvBN2d(16, 32, 3, padding=1, activation="relu").cuda()
+    layer = layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     x = torch.randn(8, 16, 14, 14, device="cuda").contiguous(memory_format=torch.channels_last).requires_grad_()
 
     def step() -> list[Tensor]:

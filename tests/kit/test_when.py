@@ -41,8 +41,13 @@ def test_a_call_keeps_what_it_is_told_to(kernel: bool, keep_y: bool, keep_result
     op = _op(kernel)
     x, y = torch.tensor([-1.0, 2.0], requires_grad=True), torch.ones(2, requires_grad=True)
     kept: list[int] = []
+
+    def keep(t: Tensor) -> Tensor:
+        kept.append(t.data_ptr())
+        return t
+
     out = op(x, y, keep_y, keep_result)  # the first call records in Python
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.data_ptr()) or t, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         out = op(x, y, keep_y, keep_result)
     assert (y.data_ptr() in kept, out.data_ptr() in kept) == (keep_y, keep_result)
     _found.clear()
@@ -70,4 +75,4 @@ def test_what_is_no_kept_tensor_or_no_flag_is_refused() -> None:
     with pytest.raises(TypeError, match="its gradient must take 'keep_y', which says whether 'x' was kept"):
         op.gradient(when={"x": "keep_y"})(lambda grad, x: (grad, None))
     with pytest.raises(TypeError, match="when must be a dict"):
-        op.gradient(when=["x"])
+        op.gradient(when=["x"])  # type: ignore[call-overload]

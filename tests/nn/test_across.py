@@ -24,7 +24,7 @@ def work(rank: int, ranks: int, folder: str, compiled: bool) -> None:
     from torch import distributed
 
     torch.set_num_threads(1)
-    store = distributed.FileStore(f"{folder}/store", ranks)  # type: ignore[no-untyped-call]
+    store = distributed.FileStore(f"{folder}/store", ranks)  # type: ignore[no-untyped-call, attr-defined]
     distributed.init_process_group("gloo", rank=rank, world_size=ranks, store=store)
     torch.manual_seed(0)
     sizes = SIZES[ranks]
@@ -59,7 +59,7 @@ def run(ranks: int, folder: Path, compiled: bool = False) -> None:
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        mp.spawn(work, (ranks, str(folder), compiled), ranks)  # type: ignore[no-untyped-call]
+        mp.spawn(work, (ranks, str(folder), compiled), ranks)  # type: ignore[no-untyped-call, attr-defined]
     finally:
         os.environ.pop("OMP_NUM_THREADS") if before is None else os.environ.update(OMP_NUM_THREADS=before)
     assert len(list(folder.glob("done*"))) == ranks

@@ -104,7 +104,7 @@ def _nodes(out: Tensor) -> list[Any]:
 
 
 def test_a_fused_model_is_copied_and_saved() -> None:
-    fused = ow.nn.fuse_conv_bn(ResNet().double())
+    fused: Any = ow.nn.fuse_conv_bn(ResNet().double())
     x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
     file = io.BytesIO()
     torch.save(fused, file)
@@ -112,7 +112,7 @@ def test_a_fused_model_is_copied_and_saved() -> None:
     for other in (copy.deepcopy(fused), torch.load(file, weights_only=False)):
         with torch.no_grad():
             other.conv1.weight.zero_()  # of its own
-        assert fused.conv1.weight.any()  # type: ignore[operator]
+        assert fused.conv1.weight.any()
         assert any("ConvBn" in n.name() for n in _nodes(other(x)))
 
 
@@ -135,6 +135,11 @@ class _Looks(_Twice):
         return self.bn(y) + y  # type: ignore[no-any-return]
 
 
+class _Names(_Twice):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bn(self.conv(input=x))  # type: ignore[no-any-return]
+
+
 class _Asks(_Twice):
     def forward(self, x: Tensor) -> Tensor:
         y = self.bn(self.conv(x))
@@ -152,6 +157,7 @@ def test_what_must_be_left_alone_is_and_is_listed() -> None:
         (shared, "0.0", "0 is shared"),
         (_Twice(), "conv", "conv is shared"),
         (_Looks(), "conv", "its output has another use"),
+        (_Names(), "conv", "it is called by keyword"),
         (nn.Sequential(_Asks()), "0", "it depends on self.training"),
     ):
         x = torch.randn(2, 3, 4, 4)
@@ -174,7 +180,7 @@ class _Odd(nn.Module):
         if self.tail == "broadcast":
             return F.leaky_relu(y + self.scale, 0.3)
         if self.tail == "number":
-            return (y + 1.0).relu()
+            return (y + 1.0).relu()  # type: ignore[no-any-return]
         if self.tail == "tanh gelu":
             return F.gelu(y, approximate="tanh")
         if self.tail == "written":

@@ -51,7 +51,7 @@ class ConvBN2d(nn.Module):
         dilation: int | tuple[int, int] = 1,
         groups: int = 1,
         bias: bool = True,
-        padding_mode: str = "zeros",
+        padding_mode: Any = "zeros",
         eps: float = 1e-5,
         momentum: float | None = 0.1,
         affine: bool = True,
@@ -149,11 +149,11 @@ class ConvBN2d(nn.Module):
             device=conv.weight.device,
             dtype=conv.weight.dtype,
         )
+        mean, var = self.bn.running_mean.double(), self.bn.running_var.double()
         with torch.no_grad():
-            scale = torch.rsqrt(bn.running_var.double() + bn.eps)
+            scale = torch.rsqrt(var + bn.eps)
             scale = scale if bn.weight is None else scale * bn.weight.double()
-            shift = -bn.running_mean.double() if conv.bias is None else conv.bias.double() - bn.running_mean.double()
-            shift = shift * scale
+            shift = (-mean if conv.bias is None else conv.bias.double() - mean) * scale
             folded.weight.copy_(conv.weight.double() * scale[:, None, None, None])
             assert folded.bias is not None
             folded.bias.copy_(shift if bn.bias is None else shift + bn.bias.double())
@@ -197,9 +197,9 @@ def fused(
         residual,
         None if batch else mean,
         None if batch else var,
-        stride=conv.stride,
-        padding=padding,
-        dilation=conv.dilation,
+        stride=conv.stride,  # type: ignore[arg-type]
+        padding=padding,  # type: ignore[arg-type]
+        dilation=conv.dilation,  # type: ignore[arg-type]
         groups=conv.groups,
         eps=bn.eps,
         activation=activation,
@@ -213,8 +213,8 @@ def fused(
     output: Tensor = found.output
     if training and mean is not None and bn.track_running_stats:
         values = output.shape[0] * output.shape[2] * output.shape[3]
-        batches = bn.num_batches_tracked
-        track_statistics(mean, var, batches, found.mean, found.var, found.count, values=values, momentum=bn.momentum)
+        given: Any = (mean, var, bn.num_batches_tracked, found.mean, found.var, found.number)
+        track_statistics(*given, values=values, momentum=bn.momentum)
     return output
 
 

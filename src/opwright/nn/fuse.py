@@ -187,6 +187,9 @@ def _rewrite(
         conv = _module(module, node.args[0])
         if not isinstance(conv, nn.Conv2d) or (only and node.args[0].target not in only):
             continue
+        if any(len(n.args) != 1 or n.kwargs for n in (node, node.args[0])):
+            left[node.args[0].target] = "it is called by keyword"
+            continue
         why = next(filter(None, (_refuses(m, n, calls, uses) for m, n in ((conv, node.args[0]), (bn, node)))), None)
         if why is None and len(node.args[0].users) > 1:
             why = "its output has another use"
