@@ -1,4 +1,4 @@
-"""Writes the tables of docs/gradients.md, docs/shipping.md and docs/cpp.md from stored results.
+"""Writes the tables of docs/gradients.md, shipping.md, cpp.md, ways-in.md and state.md from stored results.
 
 python benchmarks/tables.py
 """
@@ -13,6 +13,8 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 AUTOGRAD = ROOT / "benchmarks" / "results" / "autograd.json"
 CPP = ROOT / "benchmarks" / "results" / "cpp.json"
+CLASSES = ROOT / "tests" / "classes.json"
+WAYS_IN = ROOT / "benchmarks" / "results" / "ways_in.json"
 SHIPPING = ROOT / "benchmarks" / "results" / "shipping.json"
 PROOFS = ROOT / "tests" / "kit" / "ship" / "proofs.json"
 WAYS = ("call", "recorded", "forward+backward")
@@ -59,7 +61,35 @@ def cpp() -> dict[str, str]:
     return {"figures": "\n".join(costs), "where": _where(stored)}
 
 
+def ways_in() -> dict[str, str]:
+    """Those of docs/ways-in.md: what builds and cached loads cost, and how large the precompiled header is."""
+    stored = _read(WAYS_IN)
+    costs = ["| | ours | the other | ratio | wanted |", "|---|---:|---|---:|---:|"]
+    for r in stored["rows"]:
+        wanted = "" if r["limit_s"] is None else f"< {r['limit_s']:g} s"
+        wanted = wanted if r["ratio_limit"] is None else f"≤ {r['ratio_limit']:g}"
+        name = {"theirs": "`cpp_extension.load`", "load_inline": "`load_inline`", "folder": "a folder's"}[r["other"]]
+        costs.append(
+            f"| {r['figure']} | {r['ours_s']:.3g} s | {name} {r['other_s']:.3g} s | {r['ratio']:.3f} | {wanted} |"
+        )
+    large = f"{stored['header']['MB']:.0f} MB, as g++ writes it for the torch of the table below."
+    return {"header": large, "figures": "\n".join(costs), "where": _where(stored)}
+
+
+def state() -> dict[str, str]:
+    """That of docs/state.md: what PyTorch does with objects in C++, by release."""
+    stored = _read(CLASSES)
+    versions = sorted(stored, key=lambda version: [int(n) for n in version.split(".")])
+    cells = ["| | " + " | ".join(f"torch {v}" for v in versions) + " |", "|---|" + "---|" * len(versions)]
+    for name in stored[versions[0]]["cells"]:
+        said = [stored[v]["cells"].get(name, "untried") for v in versions]
+        cells.append(f"| {name} | " + " | ".join(s.replace("|", "\\|") for s in said) + " |")
+    return {"releases": "\n".join(cells)}
+
+
 PAGES = {
+    **({ROOT / "docs" / "ways-in.md": ways_in} if WAYS_IN.exists() else {}),
+    ROOT / "docs" / "state.md": state,
     ROOT / "docs" / "gradients.md": gradients,
     ROOT / "docs" / "shipping.md": shipping,
     ROOT / "docs" / "cpp.md": cpp,
