@@ -16,6 +16,8 @@ AUTOGRAD = ROOT / "benchmarks" / "results" / "autograd.json"
 CONV_BN = {n: ROOT / "benchmarks" / "results" / f"conv_bn-{n}.json" for n in ("cuda", "cpu", "training")}
 CPP = ROOT / "benchmarks" / "results" / "cpp.json"
 RECURRENT = ROOT / "benchmarks" / "results" / "recurrent.json"
+CLASSES = ROOT / "tests" / "classes.json"
+WAYS_IN = ROOT / "benchmarks" / "results" / "ways_in.json"
 SHIPPING = ROOT / "benchmarks" / "results" / "shipping.json"
 GRAPHS = [ROOT / "benchmarks" / "results" / f"graph_conv-{device}.json" for device in ("cuda", "cpu")]
 SHARDING = ROOT / "benchmarks" / "results" / "sharding.json"
@@ -183,7 +185,35 @@ def _error(found: dict[str, float] | None) -> str:
     return "" if found is None else f"{found['output']:.1e} / {found['gradients']:.1e}"
 
 
+def ways_in() -> dict[str, str]:
+    """Those of docs/ways-in.md: what builds and cached loads cost, and how large the precompiled header is."""
+    stored = _read(WAYS_IN)
+    costs = ["| | ours | the other | ratio | wanted |", "|---|---:|---|---:|---:|"]
+    for r in stored["rows"]:
+        wanted = "" if r["limit_s"] is None else f"< {r['limit_s']:g} s"
+        wanted = wanted if r["ratio_limit"] is None else f"≤ {r['ratio_limit']:g}"
+        name = {"theirs": "`cpp_extension.load`", "load_inline": "`load_inline`", "folder": "a folder's"}[r["other"]]
+        costs.append(
+            f"| {r['figure']} | {r['ours_s']:.3g} s | {name} {r['other_s']:.3g} s | {r['ratio']:.3f} | {wanted} |"
+        )
+    large = f"{stored['header']['MB']:.0f} MB, as g++ writes it for the torch of the table below."
+    return {"header": large, "figures": "\n".join(costs), "where": _where(stored)}
+
+
+def state() -> dict[str, str]:
+    """That of docs/state.md: what PyTorch does with objects in C++, by release."""
+    stored = _read(CLASSES)
+    versions = sorted(stored, key=lambda version: [int(n) for n in version.split(".")])
+    cells = ["| | " + " | ".join(f"torch {v}" for v in versions) + " |", "|---|" + "---|" * len(versions)]
+    for name in stored[versions[0]]["cells"]:
+        said = [stored[v]["cells"].get(name, "untried") for v in versions]
+        cells.append(f"| {name} | " + " | ".join(s.replace("|", "\\|") for s in said) + " |")
+    return {"releases": "\n".join(cells)}
+
+
 PAGES = {
+    **({ROOT / "docs" / "ways-in.md": ways_in} if WAYS_IN.exists() else {}),
+    ROOT / "docs" / "state.md": state,
     ROOT / "docs" / "gradients.md": gradients,
     ROOT / "docs" / "shipping.md": shipping,
     ROOT / "docs" / "cpp.md": cpp,

@@ -40,7 +40,8 @@ def adopted(extension: Any, device: str) -> ow.Op[..., Any]:
         takes=["grad_new_h", "grad_new_c", "new_c", "i", "o", "g", "joined", "gates", "weight"],
         gives=["x", "weight", "bias", "h", "c"],
         device=device,
-        domain=ow.Domain(dtypes=(torch.float32, torch.float64)),
+        # The one for CUDA refuses what is not contiguous: the reference takes that.
+        domain=ow.Domain(dtypes=(torch.float32, torch.float64), layout="contiguous" if device == "cuda" else "any"),
     )
 
 

@@ -34,6 +34,10 @@ def gradients(function: Callable[..., Any], *inputs: Tensor) -> list[Any]:
     return [None if g is None else g.tolist() for g in torch.autograd.grad(out.sum(), leaves, allow_unused=True)]
 
 
+def applied(function: Any) -> Any:
+    return function.apply
+
+
 class Square(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -41,7 +45,7 @@ class Square(torch.autograd.Function):
         return x * x
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor) -> Any:
         (x,) = ctx.saved_tensors
         return 2 * grad * x
 
@@ -76,7 +80,7 @@ def saves_an_intermediate() -> None:
             return 2 * s
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
+        def backward(ctx: Any, grad: Tensor) -> Any:
             (s,) = ctx.saved_tensors
             return 2 * grad * s * (1 - s)
 
@@ -120,7 +124,7 @@ def keeps_what_is_no_tensor() -> None:
     def _(grad: Tensor, by: float) -> Tensor:
         return grad * by
 
-    assert gradients(lambda x: Times.apply(x, 3.0), X) == gradients(lambda x: times(x, 3.0), X) == [[3.0, 3.0]]
+    assert gradients(lambda x: applied(Times)(x, 3.0), X) == gradients(lambda x: times(x, 3.0), X) == [[3.0, 3.0]]
 
 
 @row("mark_dirty")
@@ -132,7 +136,7 @@ def writes() -> None:
             return x.mul_(2)
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
+        def backward(ctx: Any, grad: Tensor) -> Any:
             return 2 * grad
 
     @ow.op(name="function_double_")
@@ -159,7 +163,7 @@ def marks() -> None:
             return values, where
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, _: Any) -> Tensor:
+        def backward(ctx: Any, grad: Tensor, _: Any) -> Any:
             return torch.zeros_like(grad).scatter(0, ctx.saved_tensors[0], grad)
 
     @ow.op(name="function_sorted", nondifferentiable=[1], opaque=True)
@@ -240,8 +244,8 @@ def computes_what_is_wanted() -> None:
 def refuses_a_second_derivative() -> None:
     class Once(Square):
         @staticmethod
-        @once_differentiable  # type: ignore[untyped-decorator]
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
+        @once_differentiable  # type: ignore[untyped-decorator,unused-ignore]
+        def backward(ctx: Any, grad: Tensor) -> Any:
             (x,) = ctx.saved_tensors
             return 2 * grad * x
 
@@ -265,7 +269,7 @@ def refuses_a_second_derivative() -> None:
             first.sum().backward()
     # Where what comes in has no history, Function passes it over without a word.
     x = X.clone().requires_grad_()
-    assert not torch.autograd.grad(Once.apply(x).sum(), x, create_graph=True)[0].requires_grad
+    assert not torch.autograd.grad(applied(Once)(x).sum(), x, create_graph=True)[0].requires_grad
     (first,) = torch.autograd.grad(square(x).sum(), x, create_graph=True)
     with pytest.raises((RuntimeError, TypeError), match="once"):
         first.sum().backward()
@@ -289,11 +293,11 @@ class Apart(torch.autograd.Function):
         ctx.save_for_forward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor) -> Any:
         return 2 * grad * ctx.saved_tensors[0]
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+    def jvp(ctx: Any, tangent: Tensor) -> Any:
         return 2 * tangent * ctx.saved_tensors[0]
 
 
@@ -306,7 +310,8 @@ def is_transformed() -> None:
 @row("jvp")
 def goes_forward() -> None:
     for function in (Apart.apply, squared()):
-        out, tangent = torch.func.jvp(function, (X,), (torch.ones(2),))
+        pair: Any = torch.func.jvp(function, (X,), (torch.ones(2),))
+        out, tangent = pair
         assert (out.tolist(), tangent.tolist()) == ([1.0, 9.0], [2.0, 6.0])
 
 
@@ -328,12 +333,12 @@ def is_batched_by_a_rule() -> None:
             ctx.size = inputs[0].shape[-1]
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
+        def backward(ctx: Any, grad: Tensor) -> Any:
             return grad.unsqueeze(-1).expand(*grad.shape, ctx.size)
 
         @staticmethod
         def vmap(info: Any, dims: Any, x: Tensor) -> Any:
-            return Rows.apply(x.movedim(dims[0], 0)), 0
+            return applied(Rows)(x.movedim(dims[0], 0)), 0
 
     calls: list[int] = []
 

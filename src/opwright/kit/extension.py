@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from opwright.kit import locks, private
-from opwright.kit.build import cache, cuda, header, strings, toolchain
+from opwright.kit.build import cache, cuda, header, program, strings, toolchain
 from opwright.kit.build.foreign import refuse_foreign
 from opwright.kit.build.library import found_or_built
 from opwright.kit.build.plan import Plan
@@ -170,7 +170,7 @@ def _obtain(plan: Plan) -> cache.Entry:
         entry = found_or_built(plan)
     except BuildError as e:
         raise e.with_traceback(None) from None  # of compilers, which run in threads
-    if not there:
+    if not there and entry.library.is_relative_to(root):  # it was built just now
         header.start(plan)
     return entry
 
@@ -216,20 +216,19 @@ def _explained(name: str, said: str) -> BuildError:
             f"{name}: its class {kind[1]} stands in another version of it that this process has loaded; add "
             f"py::module_local() to py::class_, or start again"
         )
-    undefined = re.search(r"undefined symbol: (\S+)", said)
-    if undefined:
-        what = f"nothing defines {_demangled(undefined[1])}"
+    undefined = undefined_in(said)
+    if undefined is not None:
+        what = f"nothing defines {undefined}"
         return BuildError(f"{name}: {what}; add the source that does, or name its library in extra_ldflags")
     return BuildError(f"{name}: it is built and cannot be loaded: {said}")
 
 
-def _demangled(symbol: str) -> str:
-    found = shutil.which("c++filt")
-    if found is None:
-        return symbol
-    from opwright.kit.build import program
-
-    return program.run([found, symbol]).stdout.strip() or symbol
+def undefined_in(said: str) -> str | None:
+    """What a loader misses, as C++ writes it; None: something else is wrong."""
+    found, reader = re.search(r"undefined symbol: (\w+)", said), shutil.which("c++filt")
+    if found is None or reader is None:
+        return None if found is None else found[1]
+    return program.run([reader, found[1]]).stdout.strip() or found[1]
 
 
 _LIBRARY = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(_FRAGMENT)?\s*\(\s*(\w+)\s*,")

@@ -12,10 +12,10 @@ from typing import Any
 from opwright.kit import locks
 from opwright.kit.build import places, strings
 from opwright.kit.build.library import library_of
-from opwright.kit.build.trouble import BuildError
+from opwright.kit.build.trouble import BuildError, Unavailable
 from opwright.kit.dispatch import plain
 from opwright.kit.dispatch.sourced import beside, texts_of
-from opwright.kit.extension import load_strings
+from opwright.kit.extension import load_strings, undefined_in
 from opwright.kit.spec import words
 from opwright.kit.spec.options import Options
 
@@ -86,10 +86,16 @@ def _functions(cpp: list[str], cuda: list[str], named: dict[str, str], options: 
     own = beside(options, _folder_of(frame), more)
     library = library_of(folder / first, plain.NAMESPACE, own, device)
     library.look_again()
+    library.guarded = True
     try:
         library.require()
     except BuildError as e:
         raise _advised(e).with_traceback(None) from None  # of compilers, which run in threads
+    except Unavailable as e:
+        undefined = undefined_in(str(e))
+        if undefined is None:
+            raise
+        raise BuildError(f"inline: the sources declare {undefined}, and none defines it") from None
     made = Functions(**{name: plain.function(library, name, doc) for name, doc in named.items()})
     _made[known] = made
     return made
@@ -146,6 +152,8 @@ def _refuse_missing(named: Mapping[str, str], texts: Sequence[str]) -> None:
 
 def _advised(e: BuildError) -> BuildError:
     """What the compiler said, and what to do where strings are of PyTorch's whole C++."""
+    if "cannot resolve address of overloaded function" in str(e):
+        return BuildError(f"{e}\nA function to give must be no template, and the only one of its name")
     if not _NO_TYPE.search(str(e)):
         return e
     cure = "torch::Tensor is of PyTorch's whole C++: add options=ow.Options(abi='aten'), or write Tensor"

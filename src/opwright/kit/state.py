@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from opwright.kit import private
-from opwright.kit.extension import Paths, Words, load_extension
+from opwright.kit.extension import Paths, load_extension
 
 
 class StateClass(type):
@@ -45,46 +44,18 @@ class Classes:
         return made
 
 
-def load_classes(
-    sources: Paths,
-    *,
-    name: str,
-    extra_cflags: Words = None,
-    extra_cuda_cflags: Words = None,
-    extra_ldflags: Words = None,
-    extra_include_paths: Paths | None = None,
-    build_directory: str | os.PathLike[str] | None = None,
-    verbose: bool = False,
-    with_cuda: bool | None = None,
-) -> Classes:
-    """Build and load classes that hold state in C++, written with `opwright/state.h`; the keywords are those of
-    `ow.load_extension`. Their objects are made and called from Python, pickled, passed to operators and to threads, and
-    freed when the last user is gone. `torch.classes.NAME` has them too.
+def load_classes(sources: Paths, *, name: str, **keywords: Any) -> Classes:
+    """Build and load classes that hold state in C++, written with `opwright/state.h`; further keywords are those of
+    `ow.load_extension`. Their objects are made and called from Python, pickled, passed to operators and to threads,
+    and freed when the last user is gone. `torch.classes.NAME` has them too.
 
-    >>> import opwright as ow, pathlib, tempfile
-    >>> file = pathlib.Path(tempfile.mkdtemp()) / "counter.cpp"
-    >>> _ = file.write_text('''
-    ... #include <opwright/state.h>
-    ... struct Counter : State {
-    ...     int64_t next() { return ++*count.lock(); }
-    ...     Guarded<int64_t> count{0};
-    ... };
-    ... OPWRIGHT_CLASS(Counter, c) { c.def(torch::init<>()).def("next", &Counter::next); }
-    ... ''')
-    >>> counter = ow.load_classes(file, name="counting").Counter()
-    >>> counter.next(), counter.next()
+    >>> import opwright as ow
+    >>> counting = ow.load_classes("counter.cpp", name="counting")  # doctest: +SKIP
+    >>> counter = counting.Counter()  # doctest: +SKIP
+    >>> counter.next(), counter.next()  # doctest: +SKIP
     (1, 2)
     """
-    load_extension(
-        sources,
-        name=name,
-        extra_cflags=extra_cflags,
-        extra_cuda_cflags=extra_cuda_cflags,
-        extra_ldflags=extra_ldflags,
-        extra_include_paths=extra_include_paths,
-        build_directory=build_directory,
-        verbose=verbose,
-        with_cuda=with_cuda,
-        is_python_module=False,
-    )
+    if "is_python_module" in keywords:
+        raise TypeError(f"{name}: classes are registered, and make no Python module; leave is_python_module away")
+    load_extension(sources, name=name, is_python_module=False, **keywords)
     return Classes(name)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import opwright as ow
-from opwright.kit.build import cache, header
+from opwright.kit.build import cache, compile, header, program, toolchain
 from opwright.kit.build.plan import Plan
 from opwright.kit.spec.options import Options
 from tests.kit.build.workshop import Workshop
@@ -182,9 +182,9 @@ def test_the_header_is_one_for_its_flags_and_can_be_switched_off(
 
     assert header.of(plan("one")).key == header.of(plan("two")).key != header.of(plan("one", "-O2")).key
     started: list[Any] = []
-    monkeypatch.setattr(header.subprocess, "Popen", lambda command, **how: started.append((command, how)))
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **how: started.append((command, how)))
     monkeypatch.setenv("OPWRIGHT_CACHE_DIR", str(sources / "cache"))
-    monkeypatch.setattr(header.toolchain, "free_memory", lambda: 64 << 30)
+    monkeypatch.setattr(toolchain, "free_memory", lambda: 64 << 30)
     header.start(plan("one"))
     assert started == []  # OPWRIGHT_PCH=0
     monkeypatch.delenv("OPWRIGHT_PCH")
@@ -206,8 +206,7 @@ def test_a_precompiled_header_is_used_counted_and_left_when_it_is_damaged(
     includes = sources / "torch_includes"
     (includes / "torch").mkdir(parents=True)
     (includes / "torch" / "extension.h").write_text("#pragma once\ninline int precompiled() { return 7; }\n")
-    for module in (header.toolchain, ow.kit.build.compile.toolchain):
-        monkeypatch.setattr(module, "torch_includes", lambda: [includes])
+    monkeypatch.setattr(toolchain, "torch_includes", lambda: [includes])
     monkeypatch.setenv("OPWRIGHT_CACHE_DIR", str(sources / "cache"))
     monkeypatch.delenv("OPWRIGHT_PCH")
     file = sources / "seven.cpp"
@@ -220,11 +219,14 @@ def test_a_precompiled_header_is_used_counted_and_left_when_it_is_damaged(
     assert entry.size > compiled.stat().st_size > 10_000
     assert header.flags(plan, root) == ["-include", str(entry.library.parent / header.HEADER)]
     commands: list[list[str]] = []
-    run: Callable[..., Any] = ow.kit.build.compile.program.run
-    monkeypatch.setattr(
-        ow.kit.build.compile.program, "run", lambda command, **how: commands.append(command) or run(command, **how)
-    )
-    ow.kit.build.compile.build(plan)
+    run: Callable[..., Any] = program.run
+
+    def watched(command: list[str], **how: Any) -> Any:
+        commands.append(command)
+        return run(command, **how)
+
+    monkeypatch.setattr(program, "run", watched)
+    compile.build(plan)
     assert any("-include" in command for command in commands)
     compiled.write_bytes(compiled.read_bytes()[:5000])
     assert header.flags(plan, root) == []  # not as it was made

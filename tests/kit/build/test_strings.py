@@ -169,20 +169,22 @@ Tensor halved(const Tensor& x, double more) {
     });
 }
 std::tuple<Tensor, Tensor> both(const Tensor& x) { return {x, x}; }
-int64_t unused() { return 1; }
+std::vector<Tensor> none() { return {}; }
+Tensor declared(const Tensor& x);
 """,
 ]
 
 
 def test_functions_of_strings_are_called_and_the_callers_list_stays_as_it_is() -> None:
     before = list(SOURCES)
-    made = ow.inline(SOURCES, functions={"halved": "half of x", "both": ""})
+    made = ow.inline(SOURCES, functions={"halved": "half of x", "both": "", "none": ""})
     assert before == SOURCES
+    assert made.none() == []
     assert made.halved(torch.ones(2), 0.0).tolist() == [0.5, 0.5]
     assert made.halved(torch.ones(2), 1).tolist() == [1.5, 1.5]
     assert len(made.both(torch.ones(1))) == 2
     assert made.halved.__doc__.startswith("half of x\nhalved(Tensor, float) -> Tensor")
-    assert ow.inline(tuple(SOURCES), functions={"halved": "half of x", "both": ""}) is made
+    assert ow.inline(tuple(SOURCES), functions={"halved": "half of x", "both": "", "none": ""}) is made
     found = []
     threads = [threading.Thread(target=lambda: found.append(made.halved(torch.ones(1), 0.5).item())) for _ in range(4)]
     for thread in threads:
@@ -195,7 +197,7 @@ def test_functions_of_strings_are_called_and_the_callers_list_stays_as_it_is() -
 
 
 def test_a_function_without_a_gradient_says_so_when_it_is_differentiated() -> None:
-    made = ow.inline(SOURCES, functions={"halved": "half of x", "both": ""})
+    made = ow.inline(SOURCES, functions={"halved": "half of x", "both": "", "none": ""})
     x = torch.ones(2, requires_grad=True)
     out = made.halved(x, 0.0)
     with pytest.raises(RuntimeError, match="halved: it has no gradient, as a function of source strings"):
@@ -204,8 +206,13 @@ def test_a_function_without_a_gradient_says_so_when_it_is_differentiated() -> No
         assert not made.halved(x, 0.0).requires_grad
 
 
+def test_a_function_that_is_declared_and_not_defined_is_told_by_name() -> None:
+    with pytest.raises(ow.BuildError, match=r"the sources declare declared\(torch::stable::Tensor const&\), and none"):
+        ow.inline(SOURCES, functions="declared")
+
+
 def test_calls_with_other_arguments_are_refused() -> None:
-    made = ow.inline(SOURCES, functions={"halved": "half of x", "both": ""})
+    made = ow.inline(SOURCES, functions={"halved": "half of x", "both": "", "none": ""})
     with pytest.raises(TypeError, match=re.escape("halved: it takes 2 arguments (Tensor, float), got 1")):
         made.halved(torch.ones(2))
     with pytest.raises(TypeError, match="halved: argument 2 must be a float, got str"):
@@ -237,6 +244,21 @@ def test_what_cannot_be_inlined_is_refused_before_anything_is_built(
     with pytest.raises(error, match=re.escape(said)):
         ow.inline(**arguments)
     assert built == []
+
+
+def test_headers_that_others_can_write_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "half.h").write_text("#pragma once\n", encoding="utf-8")
+    (tmp_path / "half.h").chmod(0o666)
+    source, options = (
+        '#include "half.h"\nTensor same(const Tensor& x) { return x; }',
+        ow.Options(include=(str(tmp_path),)),
+    )
+    with pytest.raises(PermissionError, match=r"half\.h can be written by everybody"):
+        ow.inline(source, functions="same", options=options)
+    op = define()
+    op.kernel_source("cpu", source, FLOATS, options)
+    with pytest.raises(PermissionError, match=r"half\.h can be written by everybody"):
+        op(torch.ones(2))
 
 
 def test_strings_of_load_inline_are_told_what_they_need() -> None:

@@ -11,8 +11,8 @@ from opwright.kit.build import places
 class BuildError(RuntimeError):
     """A source does not compile or link: its author must fix it."""
 
-    def __init__(self, said: str = "") -> None:
-        super().__init__(places.told(said))
+    def __str__(self) -> str:
+        return places.told(super().__str__())
 
 
 class WrongKernel(BuildError):

@@ -13,6 +13,7 @@ from opwright.kit import locks, private
 from opwright.kit.build import bound
 from opwright.kit.build.foreign import is_loaded
 from opwright.kit.build.library import Library, forbidden, library_of
+from opwright.kit.build.strings import is_kept
 from opwright.kit.build.trouble import BuildError, WrongKernel
 from opwright.kit.dispatch import native, registry
 from opwright.kit.spec import words
@@ -41,7 +42,7 @@ class Kernel:
         if spec.file is not None:
             self.library = library_of(spec.file, owner.namespace, spec.options, spec.device)
             self.library.look_again()
-            self.library.guarded = self.library.guarded or is_loaded(owner.origin)
+            self.library.guarded = self.library.guarded or is_loaded(owner.origin) or is_kept(spec.file)
         self._function = spec.function
         self._ready: Callable[..., Any] | None = None
         self._key: str | None = None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from opwright.kit import locks
+from opwright.kit import locks, private
 from opwright.kit.build.bound import Bound
 from opwright.kit.build.library import Library
 from opwright.kit.derive.vjp import refuse_derivative
@@ -24,7 +25,9 @@ _defined: dict[str, torch.library.Library] = {}
 def function(library: Library, name: str, doc: str) -> Callable[..., Any]:
     """The function that a loaded library binds under a name, on each device that it is bound for."""
     bound = [b for b in library.bound if b.op == name]
-    on = {b.device: _overload(b, str(library.key)) for b in bound}
+    on: dict[str, Callable[..., Any]] = {b.device: _overload(b, str(library.key)) for b in bound}
+    if not any("Tensor" in b.parameters for b in bound):  # nothing tells the dispatcher which device is meant
+        on = {device: partial(run.redispatch, _keys(device)) for device, run in on.items()}  # type: ignore[attr-defined]
     takes = bound[0].parameters.split(",") if bound[0].parameters else []
     lacks = (
         f"{name}: it has no gradient, as a function of source strings; make an operator with @ow.op and a reference, "
@@ -59,6 +62,10 @@ def _type_error(name: str, e: RuntimeError) -> Exception:
     if found is None:
         return e
     return TypeError(f"{name}: argument {int(found[2]) + 1} must be a {found[1]}, got {found[3]}")
+
+
+def _keys(device: str) -> Any:
+    return private.DispatchKeySet(private.parse_key(device.upper()))
 
 
 def _overload(bound: Bound, key: str) -> Any:
