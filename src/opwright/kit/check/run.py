@@ -20,6 +20,7 @@ from opwright.kit import locks
 from opwright.kit.build import toolchain
 from opwright.kit.build.library import Library
 from opwright.kit.build.trouble import BuildError, Refused, WrongKernel
+from opwright.kit.check import failures
 from opwright.kit.check.calls import REJECTED
 from opwright.kit.check.cases import Subject
 from opwright.kit.check.properties import NAMES, sanitize
@@ -134,13 +135,13 @@ def _build(op: Op[..., Any], device: str) -> list[Result]:
             try:
                 ready, why = kernel.ready(rung), None
             except WrongKernel as e:
-                unfit.append(_unfit(rung, kernel.name, str(e)))
+                unfit.append(failures.unfit(rung, kernel.name, str(e)))
                 continue
             except (BuildError, Refused) as e:  # of the source, which all its kernels share
                 ready, why = None, str(e)
             if ready is None:
                 idle = f"it cannot be checked, since its kernel {kernel.name} does not run here: {kernel.state}"
-                unfit.append(_unfit(rung, kernel.name, why or idle))
+                unfit.append(failures.unfit(rung, kernel.name, why or idle))
                 told.add(kernel.library)
     if device == "cpu":
         guard.unavailable()
@@ -223,7 +224,7 @@ class OperatorCheck:
             result.skipped = f"no case applies{': ' * bool(shown)}{shown}"
             told = bool(reasons) or rung.home is rung  # a lack of samples, once
             if name == "forward" and told and all(r.startswith(REJECTED) for r in reasons):
-                result.failures.append(_nothing_accepted(rung, reasons))
+                result.failures.append(failures.nothing_accepted(rung, reasons))
         result.seconds = round(time.perf_counter() - start, 3)
         for failure in result.failures:
             failure.replay = _replay(self.op, failure.replay, self.asked.device)
@@ -299,68 +300,17 @@ class OperatorCheck:
                 rung = next(each for each in self.op.ladder if each.name == result.op)
                 subject = Subject(rung, self.asked.device, seed, self.asked.thorough is not None)
                 words = call_of(subject, result.property, current["case"])
-                self._count(result, _crash(result, current, words, str(e), seed))
+                self._count(result, failures.crash(result, current, words, str(e), seed))
                 self._define(worker)
-
-
-def _nothing_accepted(rung: Op[..., Any], reasons: list[str]) -> Failure:
-    """An operator without a sample that its reference takes is proved by nothing."""
-    message = f"it has no samples; declare some with @{rung.home.name}.samples"
-    if reasons:
-        message = f"none of its samples is accepted in any dtype: {reasons[0]}"
-    return Failure(
-        property="forward",
-        op=rung.name,
-        dtype="",
-        layout="",
-        sample="all",
-        message=message,
-        replay=f"--only forward --case {rung.name}:0.float32.plain --seed 0",
-    )
-
-
-def _unfit(rung: Op[..., Any], kernel: str, message: str) -> Result:
-    failure = Failure(
-        property="kernel",
-        op=rung.name,
-        dtype="",
-        layout="",
-        sample=kernel,
-        message=message.removeprefix(f"{rung.name}: ") + ("\n" if "\n" in message else ""),
-        replay=f"opwright build {_named(rung) or rung.home.name}",
-    )
-    return Result(rung.name, "kernel", cases=1, failures=[failure])
-
-
-def _crash(result: Result, case: dict[str, Any], words: str, message: str, seed: int) -> Failure:
-    return Failure(
-        property=result.property,
-        op=result.op,
-        dtype=case["dtype"],
-        layout=case["layout"],
-        sample=f"{case['sample']}: {words}",
-        message=message,
-        replay=f"--only {result.property} --case {result.op}:{case['case']} --seed {seed}",
-    )
 
 
 def _replay(op: Op[..., Any], failure: str, device: str) -> str:
     """What to type so that exactly this case runs again."""
-    what = _named(op)
+    what = failures.named(op)
     if what is None:
         _, only, _, case, _, seed = failure.split()
         return f'ow.check({op.home.name}, only=["{only}"], case="{case}", seed={seed})'
     return f"opwright check {what} {failure}" + (f" --device {device}" if device != "cpu" else "")
-
-
-def _named(op: Op[..., Any]) -> str | None:
-    """An operator as the command line names it; None where it cannot."""
-    home = op.home
-    if home.__module__.startswith("opwright."):
-        return home.name
-    if home.__module__ != "__main__" and home.file is not None and os.path.isfile(home.file):
-        return os.path.relpath(home.file)
-    return None
 
 
 _idle: defaultdict[str, list[Worker]] = defaultdict(list)
