@@ -170,8 +170,22 @@ def recurrent() -> dict[str, str]:
         times.append(f"| {row['case']} | {ours} | {theirs} | {found} | {wanted} | {peak} |")
         told = [_error(row["error"].get(who)) for who in ("ours", "plain", "cudnn")]
         errors.append(f"| {row['case']} | " + " | ".join(told) + " |")
+    paths = ["| path | T, B, I = H, dtype | forward | with the backward |", "|---|---|---:|---:|"]
+    for row in stored.get("paths", []):
+        paths.append(f"| {row['path']} | {row['case']} | {row['step'][0]:.1f} | {row['step'][1]:.1f} |")
+    both = ["| T, B, I = H | one after the other | at the same time |", "|---|---:|---:|"]
+    for row in stored.get("directions", []):
+        pairs = [[row[way][how] for way in ("without_gradient", "both")] for how in ("after", "beside")]
+        both.append(f"| {row['case']} | " + " | ".join(f"{a:.2f} / {b:.2f}" for a, b in pairs) + " |")
     where = f"{stored['machine']['gpu']}, torch {stored['versions']['torch']}, {stored['date']}."
-    return {"times": "\n".join(times), "errors": "\n".join(errors), "where": where}
+    tables = {"times": times, "errors": errors, "paths": paths, "directions": both, "where": [where]}
+    return {name: "\n".join(lines) for name, lines in tables.items()}
+
+
+def sequences() -> dict[str, str]:
+    """Those of docs/lltm.md: the times."""
+    tables = recurrent()
+    return {name: tables[name] for name in ("times", "where")}
 
 
 def _pair(limits: list[float]) -> str:
@@ -221,6 +235,7 @@ PAGES = {
     ROOT / "docs" / "graphs.md": graphs,
     ROOT / "docs" / "distributed.md": distributed,
     ROOT / "docs" / "conv_bn.md": conv_bn,
+    ROOT / "docs" / "lltm.md": sequences,
     ROOT / "src" / "opwright" / "ops" / "lltm" / "NOTES.md": recurrent,
 }
 
