@@ -97,7 +97,7 @@ class Bench:
 
     def keep(self, figure: str, unit: str, times: dict[str, float], limit: str = "", **more: Any) -> None:
         """A row of results, on disk at once: what fails later loses nothing."""
-        others = {n: t for n, t in times.items() if n != "opwright"}
+        others = {n: t for n, t in times.items() if n not in ("opwright", "opwright, no weights")}
         best = min(others, key=lambda n: others[n]) if others else None
         ratio = times["opwright"] / others[best] if best else None
         self.rows.append(

@@ -12,15 +12,13 @@ from torch import Tensor
 
 import opwright as ow
 from tests.casts import declared_autocast, uncast
-from tests.library import DOORS, FORMS, FUNCTIONAL, RUNGS
+from tests.library import DOORS, FORMS, FUNCTIONAL, GRAPHS, RUNGS
 from tests.ways import COMPILERS, SLOW, TWICE, WAYS, Case, Function
 
 DTYPES = (torch.float64, torch.float32, torch.complex128, torch.int64)
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 LOOPS = {"lltm", "lltm_cell"}
 """Operators whose references take long to compile."""
-GRAPHS = {"spmm", "sddmm", "spmm_max"}
-"""Operators of a dozen tensors, which take long in every way: `test` has the plain ways, `test-all` every one."""
 PLAIN = {"call", "gradients", "forward mode", "fake tensors"}
 VALUES = {"call", "no_grad and inference_mode", "fake tensors", "meta device", "func.vmap"}
 

@@ -51,7 +51,9 @@ template <class T, class P>
 void walk_typed(Gather<T, P> q, bool vectors, bool dots) {
     constexpr int V = 16 / sizeof(T);
     const int64_t across = vectors ? ceil_div(q.features, V) : q.features;
-    const int lanes = std::is_same_v<P, int64_t> ? 32 : lanes_for(across, vectors ? q.columns : 0, dots ? 8 : 4);
+    // Dots of one tile are written once; those of several would be read and written again for each.
+    const int lanes =
+        std::is_same_v<P, int64_t> ? 32 : lanes_for(across, vectors && !dots ? q.columns : 0, dots ? 8 : 4);
     const int64_t tiles = ceil_div(across, lanes);
     const auto with = [&](auto kernel) {
         const int64_t blocks = ceil_div(q.tasks, block_threads / lanes);
