@@ -72,9 +72,8 @@ def graphs() -> dict[str, str]:
             added = f" (+ {r['added']:.3g})" if "added" in r else ""
             ratio = "" if r["ratio"] is None else f"{r['ratio']:.2f}"
             ours = f"{values['opwright']:.3g} {unit}{added}"
-            lines.append(
-                f"| {r['figure']}{', ' + r['note'] if 'note' in r else ''} | {ours} | {others} | {ratio} | {r['limit']} |"
-            )
+            figure = r["figure"] + (f", {r['note']}" if "note" in r else "")
+            lines.append(f"| {figure} | {ours} | {others} | {ratio} | {r['limit']} |")
         where = stored["machine"]["gpu"] or f"{stored['machine']['cpu']}, {stored['machine']['threads']} threads"
         tables += [*lines, "", f"{where}, torch {stored['versions']['torch']}, {stored['date']}.", ""]
     return {"graphs": "\n".join(tables).rstrip()}

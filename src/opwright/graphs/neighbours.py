@@ -7,12 +7,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from opwright.graphs.graph import PIECE, Graph
+from opwright.graphs.graph import Graph
 from opwright.kit.explain import Explanation
 from opwright.kit.explain import explain as explain_op
 from opwright.kit.spec.require import spell
 from opwright.ops.spmm.op import sddmm as sddmm_op
 from opwright.ops.spmm.op import spmm as spmm_op
+from opwright.ops.spmm.pattern import PIECE
 from opwright.ops.spmm_max.op import spmm_max as spmm_max_op
 
 Reduce = Literal["sum", "mean", "max", "min"]
