@@ -46,12 +46,16 @@ __all__ = [
     "Options",
     "Sample",
     "__version__",
+    "adopt",
     "broadcastable",
     "check",
     "explain",
     "graph_conv",
     "in_place",
+    "inline",
     "load",
+    "load_classes",
+    "load_extension",
     "load_package",
     "nn",
     "op",
@@ -72,16 +76,29 @@ from opwright.graphs import Graph, graph_conv, sddmm, spmm  # noqa: E402
 
 if TYPE_CHECKING:
     from opwright import tensors as tensors
+    from opwright.kit.adopt import adopt as adopt
     from opwright.kit.deploy.loader import load_package as load_package
     from opwright.kit.deploy.package import package as package
+    from opwright.kit.extension import load_extension as load_extension
+    from opwright.kit.inline import inline as inline
+    from opwright.kit.state import load_classes as load_classes
+
+
+_LATER = {
+    "adopt": "opwright.kit.adopt",
+    "inline": "opwright.kit.inline",
+    "load_classes": "opwright.kit.state",
+    "load_extension": "opwright.kit.extension",
+    "load_package": "opwright.kit.deploy.loader",
+    "package": "opwright.kit.deploy.package",
+}
 
 
 def __getattr__(name: str) -> Op[..., _Any]:
     if name == "tensors":  # loaded when first asked for, to keep the import lean
         return _importlib.import_module("opwright.tensors")  # type: ignore[return-value]
-    if name in ("package", "load_package"):
-        module = _importlib.import_module(f"opwright.kit.deploy.{'package' if name == 'package' else 'loader'}")
-        return getattr(module, name)  # type: ignore[no-any-return]
+    if name in _LATER:
+        return getattr(_importlib.import_module(_LATER[name]), name)  # type: ignore[no-any-return]
     # Operators are found, not listed: this tells type checkers so, and a reader what there is.
     import difflib
 
