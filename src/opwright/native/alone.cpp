@@ -147,6 +147,8 @@ std::string load(const std::string& text) {
             }
         } catch (const c10::Error& e) {
             trouble += (trouble.empty() ? "" : "\n") + std::string(e.what_without_backtrace());
+        } catch (const std::exception& e) {
+            trouble += (trouble.empty() ? "" : "\n") + op + ": " + e.what();
         }
     }
     return trouble;

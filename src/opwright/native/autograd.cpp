@@ -8,6 +8,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <map>
@@ -99,15 +100,19 @@ class Recorder final : public c10::OperatorKernel {
         } else if (by_reference) {
             run_in_python(recorded.reference, recorded.arguments.size(), stack);
         } else {
-            record(recorded, keys, stack, strangers);
+            const auto run = [&] { recorded.form->redispatchBoxed(keys & c10::after_autograd_keyset, stack); };
+            record(recorded, stack, run, strangers);
         }
     }
 
-    static void record(const Recorded& recorded, DispatchKeySet keys, Stack* stack, bool strangers = false) {
+    // `run`: what runs the recorded form below autograd, on the stack.
+    template <class Run>
+    static void record(const Recorded& recorded, Stack* stack, const Run& run, bool strangers = false) {
         const auto node = CallNode::make(recorded);
         node->keep_strangers(strangers);
         at::Tensor written;
-        c10::SmallVector<at::Tensor, 8> given;  // held: the address of one that is gone may be a result's
+        c10::SmallVector<const c10::TensorImpl*, 8> given;
+        c10::SmallVector<at::Tensor, 2> held;  // the stack's alone: once it is gone, a result may get its address
         {
             const auto arguments = torch::jit::last(*stack, recorded.arguments.size());
             if (recorded.written) {
@@ -117,12 +122,17 @@ class Recorder final : public c10::OperatorKernel {
             node->connect(arguments);
             node->keep_inputs(arguments);
             for (const IValue& argument : arguments) {
-                for_tensors(argument, [&](const at::Tensor& t) { given.push_back(t); });
+                for_tensors(argument, [&](const at::Tensor& t) {
+                    const c10::TensorImpl* const tensor = t.unsafeGetTensorImpl();
+                    const bool again = std::find(given.begin(), given.end(), tensor) != given.end();
+                    if (again || t.use_count() == 1) held.push_back(t);
+                    given.push_back(tensor);
+                });
             }
         }
         {
             const at::AutoDispatchBelowAutograd guard;
-            recorded.form->redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+            run();
         }
         if (written.defined()) {
             node->attach_written(written);
@@ -174,7 +184,9 @@ class Recorder final : public c10::OperatorKernel {
     // In its place comes a tensor of the same memory that is no view.
     static void own(IValue& output) {
         bool view = false;
-        for_tensors(output, [&](const at::Tensor& t) { view = view || t.is_view(); });
+        for_tensors(output, [&](const at::Tensor& t) {
+            view = view || (t.unsafeGetTensorImpl()->autograd_meta() != nullptr && t.is_view());
+        });
         if (C10_LIKELY(!view) || c10::impl::TorchDispatchModeTLS::any_modes_set())
             return;  // tracers see to it themselves
         const at::AutoDispatchBelowADInplaceOrView guard;
@@ -188,9 +200,10 @@ class Recorder final : public c10::OperatorKernel {
     }
 
     // Its history would be set on the caller's own tensor.
-    static void refuse(const Recorded& recorded, c10::ArrayRef<at::Tensor> given, const at::Tensor& output) {
-        for (const at::Tensor& input : given) {
-            TORCH_CHECK_TYPE(!output.is_same(input), recorded.name,
+    static void refuse(const Recorded& recorded, c10::ArrayRef<const c10::TensorImpl*> given,
+                       const at::Tensor& output) {
+        for (const c10::TensorImpl* const input : given) {
+            TORCH_CHECK_TYPE(output.unsafeGetTensorImpl() != input, recorded.name,
                              ": its kernel returned one of its arguments, and an operator's result is memory of its "
                              "own; return a copy");
         }
@@ -257,9 +270,12 @@ void forget(const std::string& op) {
     if (found != entries().end()) found->second.recorded.store(nullptr, std::memory_order_release);
 }
 
-bool record_directly(const Recorded& recorded, DispatchKeySet keys, Stack* stack) {
+bool record_directly(const Recorded& recorded, DispatchKeySet keys, Stack* stack,
+                     c10::function_ref<bool(const OperatorHandle&)> serve) {
     if (recorded.by_reference || recorded.written || !recorded.updated.empty()) return false;
-    Recorder::record(recorded, keys, stack);
+    Recorder::record(recorded, stack, [&] {
+        if (!serve(*recorded.form)) recorded.form->redispatchBoxed(keys, stack);
+    });
     return true;
 }
 

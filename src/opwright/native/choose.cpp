@@ -77,8 +77,8 @@ bool takes_numbers(const Route& route, at::ArrayRef<IValue> values, const First&
     const bool whole = first.seen && !at::isFloatingType(first.dtype) && !at::isComplexType(first.dtype);
     const auto fits = [&](const IValue& x) {
         constexpr int64_t exact = int64_t{1} << std::numeric_limits<double>::digits;
-        return !x.isComplexDouble() && !(whole && x.isDouble()) &&
-               !(x.isInt() && (x.toInt() > exact || x.toInt() < -exact));
+        if (x.isDouble()) return !whole;
+        return !x.isComplexDouble() && !(x.isInt() && (x.toInt() > exact || x.toInt() < -exact));
     };
     for (const size_t i : route.numbers) {
         const IValue& value = values[i];
@@ -91,8 +91,26 @@ bool takes_numbers(const Route& route, at::ArrayRef<IValue> values, const First&
     return true;
 }
 
+// Whether all are tensors of one shape, or none: what most calls have.
+bool all_alike(at::ArrayRef<IValue> values) {
+    const at::Tensor* first = nullptr;
+    for (const IValue& value : values) {
+        if (value.isList()) return false;
+        if (!value.isTensor() || !value.toTensor().defined()) continue;
+        const at::Tensor& t = value.toTensor();
+        if (first == nullptr) first = &t;
+        const auto sizes = t.sizes(), known = first->sizes();
+        if (sizes.size() != known.size()) return false;
+        for (size_t d = 0; d < sizes.size(); ++d) {
+            if (sizes[d] != known[d]) return false;
+        }
+    }
+    return true;
+}
+
 // Whether the tensors broadcast together, those of lists too.
 bool broadcasts(at::ArrayRef<IValue> values) {
+    if (all_alike(values)) return true;
     c10::SmallVector<int64_t, 8> known;  // from the last dimension to the first
     const auto joins = [&](const at::Tensor& t) {
         if (!t.defined()) return true;

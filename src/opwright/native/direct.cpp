@@ -51,7 +51,9 @@ class Direct {
             const at::AutoDispatchBelowAutograd guard;
             return serve(count, stack);
         }
-        return recorded != nullptr && record_directly(*recorded, below, stack);
+        return recorded != nullptr && record_directly(*recorded, below, stack, [&](const c10::OperatorHandle& form) {
+                   return form == op_ && serve(count, stack);
+               });
     }
 
   private:

@@ -24,10 +24,6 @@ std::string spell(c10::SymIntArrayRef sizes) {
     return spelled + (sizes.size() == 1 ? ",)" : ")");
 }
 
-Shape shape_of_tensor(const at::Tensor& t) {
-    return {t.scalar_type(), t.device(), c10::SymDimVector(t.sym_sizes().begin(), t.sym_sizes().end())};
-}
-
 // As kept.py has it: in a graph, a plain clone would be made again after the write.
 at::Tensor copy_of(const at::Tensor& t) {
     if (!t.key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Functionalize}))) {
@@ -89,12 +85,6 @@ void CallNode::connect(c10::ArrayRef<IValue> arguments) {
 }
 
 void CallNode::keep_inputs(c10::ArrayRef<IValue> arguments) {
-    size_t tensors = 0;
-    for (const Source& source : recorded().sources) {
-        tensors += source.origin == Origin::input && arguments[source.position].isTensor();
-    }
-    shapes_.reserve(tensors);  // some are kept whole, and then there are too many by these
-    values_.reserve(recorded().sources.size() - tensors);
     for (const Source& source : recorded().sources) {
         if (source.origin != Origin::input) continue;
         const bool readable = !source.like && (source.needs & requiring_) != 0;
@@ -116,7 +106,7 @@ void CallNode::keep(const IValue& found, bool is_output, bool readable, bool wri
     Slots& kept = backward_.kept;
     if (found.isList() && found.isTensorList() && like && !strangers_) {
         const auto list = found.toListRef();
-        for (const IValue& t : list) shapes_.push_back(shape_of_tensor(t.toTensor()));
+        for (const IValue& t : list) keep_shape(t.toTensor());
         kept.push_back(Slot::shapes - static_cast<int32_t>(list.size()));
     } else if (found.isList() && found.isTensorList()) {
         const auto list = found.toListRef();
@@ -127,7 +117,7 @@ void CallNode::keep(const IValue& found, bool is_output, bool readable, bool wri
         if (readable) {
             keep_tensor(found.toTensor(), is_output, written);
         } else {
-            shapes_.push_back(shape_of_tensor(found.toTensor()));
+            keep_shape(found.toTensor());
         }
         kept.push_back(readable ? Slot::one : Slot::shape);
     } else if (found.isNone() || found.isTensor()) {
@@ -137,6 +127,8 @@ void CallNode::keep(const IValue& found, bool is_output, bool readable, bool wri
         kept.push_back(Slot::value);
     }
 }
+
+void CallNode::keep_shape(const at::Tensor& t) { shapes_.emplace_back(t.scalar_type(), t.device(), t.sym_sizes()); }
 
 void CallNode::keep_tensor(const at::Tensor& t, bool is_output, bool written) {
     // What was written over is gone; what autograd has is a view's new history, which must not own itself.
@@ -225,9 +217,7 @@ Kept CallNode::unpack() {
 
 Shape CallNode::shape_of(size_t output) const {
     const auto& metadata = input_metadata(output);
-    const auto sizes = metadata.shape_as_dim_vector();
-    return {c10::typeMetaToScalarType(metadata.dtype()), metadata.device(),
-            c10::SymDimVector(sizes.begin(), sizes.end())};
+    return {c10::typeMetaToScalarType(metadata.dtype()), metadata.device(), metadata.shape_as_dim_vector()};
 }
 
 // A gradient has its tensor's shape. The engine would quietly sum one that merely broadcasts to it.

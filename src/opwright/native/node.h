@@ -54,6 +54,7 @@ class CallNode final : public torch::autograd::Node {
     void keep(const c10::IValue& value, bool is_output, bool readable, bool written, bool like);
     void refuse_twice(variable_list& grads) const;
     void keep_tensor(const at::Tensor& t, bool is_output, bool written);
+    void keep_shape(const at::Tensor& t);
     Kept unpack();
     Shape shape_of(size_t output) const;
     std::vector<bool> wanted() const;
@@ -62,8 +63,8 @@ class CallNode final : public torch::autograd::Node {
     Backward backward_;
     std::vector<torch::autograd::SavedVariable> saved_;
     c10::SmallVector<bool, 4> is_output_;  // for each that is saved
-    std::vector<Shape> shapes_;
-    std::vector<c10::IValue> values_;
+    Shapes shapes_;
+    Values values_;
     bool strangers_ = false;  // tensors of kinds that take no plain stand-ins beside them, such as DTensors
     uint64_t requiring_ = 0;  // the followed arguments that require a gradient, a bit for each
 };

@@ -14,7 +14,7 @@
 namespace opwright {
 
 // Counted up with wire.py's when fields mean something else under the same names.
-constexpr int version = 3;
+constexpr int version = 4;
 
 // The words that a field may hold.
 #define OPWRIGHT_CHOICE(Choice, ...)   \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import warnings
 from collections.abc import Callable
@@ -28,6 +29,8 @@ class Library:
         """The key of what is loaded; None before."""
         self.loaded: Path | None = None
         """The file that is loaded."""
+        self.offered = 0
+        """Where it lists its kernels for opwright's own C++; 0: nowhere."""
         self.trouble: str | None = None
         """Why it could not be had, once that was tried."""
         self.bound: list[Bound] = []
@@ -124,6 +127,7 @@ class Library:
             try:
                 with locks.loading:
                     torch.ops.load_library(entry.to_load())
+                    self.offered = _offered(entry.to_load())
             except OSError as e:
                 raise Unavailable(_about_loading(str(e.__cause__ or e))) from None
         self.loaded = entry.library
@@ -236,3 +240,13 @@ def library_of(file: Path, namespace: str, options: Options, device: str = "cpu"
 def libraries() -> list[Library]:
     """Every library that an operator has asked for."""
     return list(_libraries.values())
+
+
+def _offered(library: str) -> int:
+    """Where a library that is loaded lists its kernels; 0: it binds them without kernel.h."""
+    try:
+        ask = ctypes.CDLL(library).opwright_offered_1
+    except AttributeError:
+        return 0
+    ask.restype = ctypes.c_void_p
+    return ask() or 0

@@ -74,6 +74,9 @@ def route(op: Op[..., Any], device: str, kernels: list[Kernel]) -> None:
             rejecting=ways.rejecting(entry),
             routes=tuple(describe(op, kernel.domain, kernel.overload.name()) for kernel in kernels),
         )
+        for library in dict.fromkeys(kernel.library for kernel in kernels):
+            if library is not None:
+                torch.ops.opwright_native.offer(library.offered)
         torch.ops.opwright_native.install(wire.words(routing))
 
 

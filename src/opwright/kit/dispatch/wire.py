@@ -13,7 +13,7 @@ import torch
 from opwright.kit.spec.domain import Layout
 from opwright.kit.spec.require import spell
 
-VERSION = 3
+VERSION = 4
 """Counted up when fields mean something else, or cross in another way, under the same names."""
 
 Origin = Literal["gradient", "input", "output", "wanted"]
