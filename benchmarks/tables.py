@@ -78,7 +78,8 @@ def distributed() -> dict[str, str]:
     text = (
         f"The property over all operators took {proof['seconds']:.0f} s for {proof['cases']:,} cases (wanted: under "
         f"{proof['limit']:.0f} s). Of {wrong['wrong']} wrong rules {wrong['rejected']} were rejected. "
-        f"With {seeds['seeds']} seeds, {seeds['cases']:,} cases of all operators, there were {seeds['failures']} false alarms.\n"
+        f"With {seeds['seeds']} seeds, {seeds['cases']:,} cases of all operators, there were {seeds['failures']} "
+        f"false alarms.\n"
         f"{_where(stored)}"
     )
     return {"rules": "\n".join(rules), "calls": "\n".join(calls), "proof": text}
