@@ -38,6 +38,7 @@ __all__ = [
     "Cost",
     "Domain",
     "Explanation",
+    "Graph",
     "Like",
     "Maker",
     "Number",
@@ -49,6 +50,7 @@ __all__ = [
     "broadcastable",
     "check",
     "explain",
+    "graph_conv",
     "in_place",
     "inline",
     "load",
@@ -60,14 +62,17 @@ __all__ = [
     "package",
     "reduce_to",
     "require",
+    "sddmm",
+    "spmm",
     "tensors",
 ]
 
 _operators = _discover(_Path(__file__).parent / "ops", "opwright.ops")
 globals().update(_operators)
-__all__ += _operators
+__all__ += [name for name in _operators if name not in __all__]
 
-from opwright import nn  # noqa: E402  modules stand on the operators above
+from opwright import nn  # noqa: E402  modules and functions stand on the operators above
+from opwright.graphs import Graph, graph_conv, sddmm, spmm  # noqa: E402
 
 if TYPE_CHECKING:
     from opwright import tensors as tensors

@@ -74,6 +74,13 @@ def cases_of(subject: Subject, name: str) -> tuple[str | None, Iterable[Case]]:
     return (skipped, ()) if skipped is not None else (None, module.cases(subject))
 
 
+def notes_of(subject: Subject, name: str) -> list[str]:
+    """What a property that holds has to say beside that."""
+    say = getattr(module_of(name), "notes", None)
+    notes: list[str] = [] if say is None else say(subject)
+    return notes
+
+
 def chosen(subject: Subject, case: Case, only: str | None) -> bool:
     """Whether a case is the one that was asked for, if one was."""
     return only is None or only in (case.id, f"{subject.name}:{case.id}")

@@ -119,6 +119,17 @@ class Kernel:
             return f"{type(e).__name__}: {e}"
         return None
 
+    def says(self, op: Op[..., Any], values: dict[str, Any]) -> str | None:
+        """Which way of its own it would take a call, where its source says so (OPWRIGHT_EXPLAINS) and is built."""
+        if self.library is None or not (self.library.key or self.library.cached()) or self.ready(op) is None:
+            return None
+        overload = f"{self.device}_{self._key}_explains"
+        if not private.has_any_kernel(f"{op.qualname}.{overload}"):
+            return None
+        with torch.no_grad():
+            said: str = registry.define_words(op, overload)(*self._passed(op, values))
+        return said
+
     def ready(self, op: Op[..., Any]) -> Callable[..., Any] | None:
         """The function to call, built and loaded if need be; None when this machine cannot have it."""
         if self.library is None:
@@ -175,20 +186,24 @@ class Kernel:
             raise WrongKernel(f"{op.name}: {self.library.file} binds a function that does not fit it\n{e}") from None
         if not private.has_kernel(overload.name(), self.device.upper()):
             raise WrongKernel(bound.unbound(op, self.device, self.library.file, self.library.bound))
-        numbers = [p.name for p in op.signature.parameters if p.kind.is_number]
         self.overload = overload
         hidden = overload._op
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            values = op.signature.bind(args, kwargs)
-            for name in numbers:
-                value = values[name]
-                if value is not None:
-                    values[name] = [float(v) for v in value] if isinstance(value, (list, tuple)) else float(value)
-            positional, named = op.signature.encode(values)
-            return hidden(*positional, *named.values())
+            return hidden(*self._passed(op, op.signature.bind(args, kwargs)))
 
         return call
+
+    @staticmethod
+    def _passed(op: Op[..., Any], values: dict[str, Any]) -> list[Any]:
+        """The arguments as a built kernel takes them: in their order, numbers as doubles."""
+        for p in op.signature.parameters:
+            value = values[p.name]
+            if p.kind.is_number and value is not None:
+                whole = isinstance(value, (list, tuple))
+                values = {**values, p.name: [float(v) for v in value] if whole else float(value)}
+        positional, named = op.signature.encode(values)
+        return [*positional, *named.values()]
 
 
 def _arranged(signature: Signature, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
