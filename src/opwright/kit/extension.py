@@ -176,15 +176,21 @@ def _obtain(plan: Plan) -> cache.Entry:
 
 
 def _imported(name: str, entry: cache.Entry) -> ModuleType:
-    loader = importlib.machinery.ExtensionFileLoader(name, entry.to_load())
-    spec = importlib.util.spec_from_file_location(name, entry.library, loader=loader)
+    called = name
+    if name in _loaded:
+        # pybind11 gives back the module that it has made under a name: another version is a module of a package.
+        package = ModuleType(f"{name}_{entry.about['key'][:8]}")
+        sys.modules[package.__name__] = package
+        called = f"{package.__name__}.{name}"
+    loader = importlib.machinery.ExtensionFileLoader(called, entry.to_load())
+    spec = importlib.util.spec_from_file_location(called, entry.library, loader=loader)
     assert spec is not None
     with locks.loading:
-        # pybind11 would take the module that is imported by this name for the one that it is asked for.
-        known = sys.modules.pop(name, None)
+        known = sys.modules.get(name)
         try:
             module = importlib.util.module_from_spec(spec)
             loader.exec_module(module)
+            sys.modules[called] = module
             if known is None or any(known is made for made in _modules.values()):
                 known = module  # where pickle looks for its classes; somebody else's module stays where it is
         except ImportError as e:
