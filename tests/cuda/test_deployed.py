@@ -115,6 +115,24 @@ set_target_properties(runs PROPERTIES BUILD_RPATH {lib})
 
 
 @workplace.needs_cmake
+def test_a_program_in_cpp_trains_on_a_gpu_as_on_the_cpu(tmp_path: Path) -> None:
+    major, minor = torch.cuda.get_device_capability()
+    build = workplace.built(workplace.EXAMPLE, tmp_path, "-DWITH_CUDA=ON", f"-DCMAKE_CUDA_ARCHITECTURES={major}{minor}")
+    said = [workplace.run(str(build / "train"), *where) for where in ((), ("cuda",))]
+    assert [done.returncode for done in said] == [0, 0], said
+    on_cpu, on_gpu = (
+        [
+            [float.fromhex(word) for word in line.split()[1:]]
+            for line in done.stdout.splitlines()
+            if not line.startswith("refused")
+        ]
+        for done in said
+    )
+    assert len(on_cpu) > 5
+    torch.testing.assert_close(on_gpu, on_cpu, rtol=1e-4, atol=1e-5)
+
+
+@workplace.needs_cmake
 def test_a_compiled_archive_runs_in_a_program_in_cpp(archive: Path, tmp_path: Path) -> None:
     if archive.stem != "compiled":
         pytest.skip("C++ runs what is compiled")

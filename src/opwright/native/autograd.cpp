@@ -64,7 +64,7 @@ class Recorder final : public c10::OperatorKernel {
         const Recorded* known = entry_.recorded.load(std::memory_order_acquire);
         const Recorded& recorded = known != nullptr ? *known : ask(entry_);
         const auto arguments = torch::jit::last(*stack, recorded.arguments.size());
-        meet(arguments);
+        if (recorded.reference != nowhere) meet(arguments);  // whom only Python knows
         bool required = false, tangent = false;
         bool by_reference =
             recorded.by_reference && !(recorded.differentiates() && c10::impl::TorchDispatchModeTLS::any_modes_set());
@@ -74,14 +74,22 @@ class Recorder final : public c10::OperatorKernel {
                 tangent = tangent || t._fw_grad(/*level=*/0).defined();
             });
         }
+        bool updates = false;  // a tensor that requires a gradient itself
         for (const size_t i : recorded.updated) {
-            for_tensors(arguments[i], [&](const at::Tensor& t) { by_reference = by_reference || t.requires_grad(); });
+            for_tensors(arguments[i], [&](const at::Tensor& t) { updates = updates || t.requires_grad(); });
         }
+        by_reference = by_reference || updates;
         if (recorded.reference == nowhere && at::GradMode::is_enabled()) {
+            // What it writes of a tensor with a history would lose that.
+            for (const IValue& argument : arguments) {
+                if (!by_reference) break;
+                for_tensors(argument, [&](const at::Tensor& t) { required = required || t.requires_grad(); });
+            }
             TORCH_CHECK_NOT_IMPLEMENTED(!tangent, recorded.name, ": forward-mode derivatives need Python");
-            TORCH_CHECK_NOT_IMPLEMENTED(!by_reference || !required, recorded.name,
+            TORCH_CHECK_NOT_IMPLEMENTED(!by_reference || !(required || updates), recorded.name,
                                         ": autograd would record what its "
                                         "reference does, which is in Python; call it under torch::NoGradGuard");
+            by_reference = false;  // nothing requires a gradient
         }
         if (tangent) {
             run_in_python(recorded.reference, recorded.arguments.size(), stack);

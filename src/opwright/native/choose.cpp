@@ -1,5 +1,6 @@
 #include "choose.h"
 
+#include <algorithm>
 #include <limits>
 #include <sstream>
 
@@ -89,6 +90,13 @@ bool takes_numbers(const Route& route, at::ArrayRef<IValue> values, const First&
         }
     }
     return true;
+}
+
+bool takes_texts(const Route& route, at::ArrayRef<IValue> values) {
+    return std::all_of(route.texts.begin(), route.texts.end(), [&](size_t i) {
+        const auto& words = route.arguments[i].words;
+        return !values[i].isString() || std::find(words.begin(), words.end(), values[i].toStringRef()) != words.end();
+    });
 }
 
 // Whether all are tensors of one shape, or none: what most calls have.
@@ -229,12 +237,20 @@ std::string refusal(const Route& route, const c10::FunctionSchema& schema, at::A
         one.numbers = {i};
         if (!takes_numbers(one, values, first)) return schema.arguments()[i].name() + " is a number of another kind";
     }
+    for (const size_t i : route.texts) {
+        Route one = route;
+        one.texts = {i};
+        if (takes_texts(one, values)) continue;
+        std::string known;
+        for (const std::string& word : route.arguments[i].words) known += (known.empty() ? "'" : ", '") + word + "'";
+        return schema.arguments()[i].name() + " is '" + values[i].toStringRef() + "', and must be one of " + known;
+    }
     return all;
 }
 
 bool takes(const Route& route, at::ArrayRef<IValue> values) {
     const First first = find_first(route, values);
-    return takes_tensors(route, values, first) && takes_numbers(route, values, first) &&
+    return takes_tensors(route, values, first) && takes_numbers(route, values, first) && takes_texts(route, values) &&
            (!route.broadcast || broadcasts(values)) && (route.patterns.empty() || takes_sizes(route, values));
 }
 

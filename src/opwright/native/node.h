@@ -48,7 +48,6 @@ class CallNode final : public torch::autograd::Node {
 
   private:
     const Recorded& recorded() const { return *backward_.recorded; }
-    void connect_tensor(const at::Tensor& t);
     void attach_tensor(const at::Tensor& t, bool differentiable);
     void keep(const c10::IValue& value, bool is_output, bool readable, bool written, bool like);
     void refuse_twice(variable_list& grads) const;

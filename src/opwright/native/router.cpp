@@ -99,6 +99,7 @@ class Router final : public c10::OperatorKernel {
             if (routing.straight[route].run(base, stack)) return;
         } catch (const std::exception& e) {
             if (may_ask(routing, e)) run_in_python(routing.rejecting, stack->size() - base, stack);
+            name_it(routing, e);
             throw;
         }
         run_boxed(routing, routing.routes[route], base, stack);
@@ -109,6 +110,13 @@ class Router final : public c10::OperatorKernel {
     // of what it writes may be done; and after an error of CUDA's the reference would see that alone.
     bool may_ask(const Routing& routing, const std::exception& e) const {
         return !writes_ && routing.rejecting != nowhere && std::strstr(e.what(), "(cudaError") == nullptr;
+    }
+
+    // In a program, whose stack traces nobody sees, an error from inside a kernel says whose it is.
+    static void name_it(const Routing& routing, const std::exception& e) {
+        if (routing.rejecting != nowhere || std::strstr(e.what(), "(cudaError") != nullptr) return;
+        const auto* const error = dynamic_cast<const c10::Error*>(&e);
+        TORCH_CHECK(false, routing.op, ": ", error != nullptr ? error->what_without_backtrace() : e.what());
     }
 
     void run_boxed(const Routing& routing, const Route& route, size_t base, Stack* stack) const {
@@ -128,7 +136,10 @@ class Router final : public c10::OperatorKernel {
         try {
             route.kernel->redispatchBoxed(DispatchKeySet(device_), stack);
         } catch (const std::exception& e) {
-            if (!may_ask(routing, e)) throw;
+            if (!may_ask(routing, e)) {
+                name_it(routing, e);
+                throw;
+            }
             stack->resize(base);
             stack->insert(stack->end(), given.begin(), given.end());
             run_in_python(routing.rejecting, given.size(), stack);

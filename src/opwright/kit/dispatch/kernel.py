@@ -68,6 +68,8 @@ class Kernel:
                 value = values.get(p.name)
                 if p.kind.schema == "Tensor" and value is None:
                     return f"{p.name} is absent"
+                if p.kind.words and isinstance(value, str) and value not in p.kind.words:
+                    return f"{p.name} is {value!r}, and must be {p.kind.says}"
                 for number in _numbers(value) if p.kind.is_number else ():
                     if isinstance(number, complex) or (whole and isinstance(number, float)):
                         return f"{p.name} is {type(number).__name__} {number}, which would change the result's type"

@@ -33,6 +33,8 @@ class Kind:
     """Called when `fast` is false: the value as the reference wants it, or TypeError."""
     encode: Callable[[Any], Any] | None = None
     """The value as the dispatcher wants it, where that differs (an enum's name)."""
+    words: tuple[str, ...] = ()
+    """What a text may be as it crosses the dispatcher; empty: anything."""
 
     @property
     def is_tensor(self) -> bool:
@@ -146,6 +148,7 @@ def _optional(kind: Kind) -> Kind:
         fast=f"{{v}} is None or ({kind.fast})",
         convert=kind.convert,
         encode=None if kind.encode is None else encode,
+        words=kind.words,
     )
 
 
@@ -172,7 +175,8 @@ def _enum(kind: type[enum.Enum]) -> Kind:
     def encode(value: Any) -> Any:
         return value.name if isinstance(value, kind) else value
 
-    return Kind("str", f"one of {', '.join(map(str, kind))}", "False", convert, encode)
+    names = tuple(kind.__members__)
+    return Kind("str", f"one of {', '.join(map(str, kind))}", "False", convert, encode, names)
 
 
 def _flag(kind: type[enum.Flag]) -> Kind:
@@ -203,7 +207,8 @@ def _literal(values: tuple[Any, ...]) -> Kind | None:
             return value
         raise TypeError
 
-    return Kind(kind.schema, f"one of {', '.join(map(repr, values))}", "False", convert)
+    words = tuple(v for v in values if isinstance(v, str))
+    return Kind(kind.schema, f"one of {', '.join(map(repr, values))}", "False", convert, words=words)
 
 
 def kind_of(annotation: Any) -> Kind | None:
