@@ -210,7 +210,7 @@ def on_gpu(compiled: bool, save: Callable[[dict[str, Any]], None]) -> None:
     for name in COMPILED if compiled else ():
         eager, ours, x, grad = layers(ROWS[name], "cuda")
         fast = torch.compile(eager)
-        every = {"eager": eager, "ours": ours, "compile": fast}
+        every: dict[str, Any] = {"eager": eager, "ours": ours, "compile": fast}
         if name == COMPILED[0]:
             every["all"] = layers(ROWS['keep="all"'], "cuda")[1]
         times = device_times({n: partial(step, m, x, grad) for n, m in every.items()})

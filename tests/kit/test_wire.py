@@ -129,7 +129,7 @@ def test_a_word_that_is_out_of_place_is_refused() -> None:
 
 
 def routing(op: ow.Op[..., Any], *dtypes: torch.dtype) -> list[str]:
-    taken = wire.Argument(wide=False, dtypes=dtypes, least_rank=0, most_rank=4)
+    taken = wire.Argument(wide=False, dtypes=dtypes, least_rank=0, most_rank=4, words=())
     any_size = wire.Dimension(size=None, name=0, plus=None, factor=1, divisor=1)
     route = wire.Route(
         kernel=op.overload.name(),
@@ -140,6 +140,7 @@ def routing(op: ow.Op[..., Any], *dtypes: torch.dtype) -> list[str]:
         arguments=(taken,) * 3,
         required=(0,),
         numbers=(1,),
+        texts=(),
         names=1,
         patterns=(wire.Pattern(argument=0, leading=True, dimensions=(any_size,)),),
         says="",

@@ -75,30 +75,23 @@ function(opwright_add_operators target)
     include("${listing}")
     _opwright_compare_torch("${_ow_torch_version}")
     # What Python read is read again when it changes.
-    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_ow_operator_files})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_ow_read})
 
+    target_compile_options(${target} PRIVATE ${_ow_registry_options})
+    _opwright_library(${target})
     foreach(part IN LISTS _ow_parts)
-        if(NOT part STREQUAL target)
-            add_library(${part} SHARED)
-            target_link_libraries(${target} PRIVATE ${part})
-            target_link_options(${target} PRIVATE LINKER:--no-as-needed)
-        endif()
-        target_sources(${part} PRIVATE ${_ow_sources_of_${part}})
-        target_include_directories(${part} PRIVATE "${_ow_include}")
-        target_include_directories(${part} SYSTEM PRIVATE ${_ow_torch_includes})
+        add_library(${part} SHARED ${_ow_sources_of_${part}})
+        target_compile_options(${part} PRIVATE ${_ow_options_of_${part}})
+        target_compile_definitions(${part} PRIVATE ${_ow_definitions_of_${part}})
+        target_include_directories(${part} PRIVATE ${_ow_includes_of_${part}})
+        target_link_options(${part} PRIVATE ${_ow_ldflags_of_${part}})
         set_target_properties(${part} PROPERTIES
-            CXX_STANDARD 17 CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
-            BUILD_RPATH "${_ow_generated};${_ow_torch_libraries}" INSTALL_RPATH "\$ORIGIN")
-        # Optimised as opwright builds them, whatever the rest of a project is.
-        target_link_libraries(${part} PRIVATE
-            -Wl,--as-needed -lstdc++ -Wl,--no-as-needed "${_ow_torch_libraries}/libtorch_cpu.so")
-        if("CUDA" IN_LIST languages)
-            target_include_directories(${part} SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
-            set_target_properties(${part} PROPERTIES CUDA_STANDARD 17 CUDA_RUNTIME_LIBRARY Static)
-            target_link_libraries(${part} PRIVATE "${_ow_torch_libraries}/libtorch.so")
-        endif()
-        install(TARGETS ${part} EXPORT ${target} LIBRARY DESTINATION lib RUNTIME DESTINATION bin)
+            CUDA_SEPARABLE_COMPILATION ${_ow_rdc_of_${part}} CUDA_RESOLVE_DEVICE_SYMBOLS ${_ow_rdc_of_${part}})
+        _opwright_library(${part})
+        target_link_libraries(${target} PRIVATE ${part})
     endforeach()
+    # A linker drops a library of which a program uses no symbol; these register operators all the same.
+    target_link_options(${target} PRIVATE LINKER:--no-as-needed INTERFACE LINKER:--no-as-needed)
     target_sources(${target} PRIVATE "${_ow_generated}/registry.cpp")
     target_link_libraries(${target} PRIVATE "${_ow_generated}/libopwright_native.so"
         INTERFACE "$<BUILD_INTERFACE:${_ow_generated}/libopwright_native.so>"
@@ -114,16 +107,36 @@ function(opwright_add_operators target)
 
     set(files)
     foreach(part IN LISTS _ow_parts)
-        list(APPEND files "$<TARGET_FILE:${part}>")
+        list(APPEND files ${part} "$<TARGET_FILE:${part}>")
     endforeach()
     add_custom_command(TARGET ${target} POST_BUILD VERBATIM
         COMMAND "${OPWRIGHT_PYTHON}" -I "${opwright_CMAKE_FOLDER}/verify.py" "${_ow_generated}/expected.txt" ${files})
 
     install(FILES "${_ow_generated}/libopwright_native.so" DESTINATION lib)
     install(DIRECTORY "${_ow_generated}/include/" DESTINATION include)
-    install(FILES "${_ow_include}/opwright/operators.h" DESTINATION include/opwright)
+    install(FILES "${_ow_include}/opwright/operators.h" "${_ow_include}/opwright/package.h"
+        DESTINATION include/opwright)
     install(EXPORT ${target} FILE ${target}Config.cmake NAMESPACE ${target}:: DESTINATION lib/cmake/${target})
 endfunction()
+
+# What every library of a target is: optimised as opwright builds them, whatever the rest of a project is.
+macro(_opwright_library library)
+    target_include_directories(${library} PRIVATE "${_ow_include}")
+    target_include_directories(${library} SYSTEM PRIVATE ${_ow_torch_includes})
+    set_target_properties(${library} PROPERTIES
+        CXX_STANDARD 17 CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
+        BUILD_RPATH "${_ow_generated};${_ow_torch_libraries}" INSTALL_RPATH "\$ORIGIN")
+    target_link_libraries(${library} PRIVATE
+        -Wl,--as-needed -lstdc++ -Wl,--no-as-needed "${_ow_torch_libraries}/libtorch_cpu.so")
+    # What PyTorch was told of kernels it keeps: a library that is closed stays.
+    target_link_options(${library} PRIVATE LINKER:-z,nodelete)
+    if("CUDA" IN_LIST languages)
+        target_include_directories(${library} SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+        set_target_properties(${library} PROPERTIES CUDA_STANDARD 17 CUDA_RUNTIME_LIBRARY Static)
+        target_link_libraries(${library} PRIVATE "${_ow_torch_libraries}/libtorch.so")
+    endif()
+    install(TARGETS ${library} EXPORT ${target} LIBRARY DESTINATION lib RUNTIME DESTINATION bin)
+endmacro()
 
 # A program must not have two versions of PyTorch.
 function(_opwright_compare_torch version)

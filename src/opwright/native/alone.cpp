@@ -1,11 +1,14 @@
 // Operators in a process where no Python has defined them: a library brings along, as text, what Python would have
 // said of them. What only a reference could do is an error then. Python may come later, and takes them over.
 
+#include <ATen/Context.h>
 #include <torch/csrc/jit/frontend/function_schema_parser.h>
 
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <sstream>
 
 #include "autograd.h"
 #include "once.h"
@@ -23,13 +26,23 @@ using Words = std::vector<std::string>;
 class Refusing final : public c10::OperatorKernel {
   public:
     void operator()(const OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-        std::string device = "this device";
+        std::set<std::string> kinds;
+        const auto look = [&](const at::Tensor& t) {
+            if (!t.defined()) return;
+            std::ostringstream kind;
+            if (t.layout() != at::kStrided) kind << t.layout() << " ";
+            kind << "tensors on " << c10::DeviceTypeName(t.device().type(), /*lower_case=*/true);
+            kinds.insert(kind.str());
+        };
         for (const c10::IValue& value : torch::jit::last(*stack, op.schema().arguments().size())) {
-            if (!value.isTensor() || !value.toTensor().defined()) continue;
-            device = c10::DeviceTypeName(value.toTensor().device().type(), /*lower_case=*/true);
-            break;
+            if (value.isTensor()) look(value.toTensor());
+            if (!value.isTensorList()) continue;
+            for (const at::Tensor& t : value.toTensorVector()) look(t);
         }
-        TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()), ": it has no kernel for ", device,
+        std::string all;
+        for (const std::string& kind : kinds) all += (all.empty() ? "" : " with ") + kind;
+        TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()), ": it has no kernel for ",
+                                    all.empty() ? "a call without tensors" : all,
                                     ", and its reference, which runs everywhere, is in Python");
     }
 };
@@ -38,6 +51,7 @@ class Refusing final : public c10::OperatorKernel {
 struct Loaded {
     std::vector<std::unique_ptr<torch::Library>> libraries;
     std::map<std::string, std::unique_ptr<torch::Library>> refusing;  // the operators that Python has not taken over
+    std::map<std::string, std::string> made;                          // of which sources their kernels are
 };
 
 std::mutex guard;
@@ -78,17 +92,29 @@ std::vector<at::Tag> tags_of(const Words& words, size_t from) {
     return tags;
 }
 
-// Defines an operator, unless the process has it: whether it was defined. Another schema under the same name is an
-// error.
+c10::FunctionSchema parsed(const std::string& op, const std::string& schema) {
+    return torch::jit::parseSchema(op.substr(0, op.find("::")) + "::" + schema);
+}
+
+// Whether Python has opwright, and with it operators that no library brought along.
+bool has_python() {
+    const auto ask = c10::Dispatcher::singleton().findSchema({"opwright_native::ask", ""});
+    return ask && ask->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd);
+}
+
+// Refuses another operator under the same name.
+void compare(const std::string& op, const c10::FunctionSchema& wanted, bool is_public) {
+    const auto known = c10::Dispatcher::singleton().findSchema(wanted.operator_name());
+    if (!known) return;
+    TORCH_CHECK(known->schema() == wanted, op, " is in this process already, with another schema: ", known->schema(),
+                " there, ", wanted, " here; build both from the same source");
+    TORCH_CHECK(!is_public || loaded().refusing.count(op) != 0 || has_python(), op,
+                " is in this process already, and opwright did not bring it; give one of them another namespace");
+}
+
+// Defines an operator, unless the process has it: whether it was defined.
 bool define(const std::string& op, const std::string& schema, const std::vector<at::Tag>& tags) {
-    const std::string space = op.substr(0, op.find("::"));
-    const auto wanted = torch::jit::parseSchema(space + "::" + schema);
-    if (const auto known = c10::Dispatcher::singleton().findSchema(wanted.operator_name())) {
-        TORCH_CHECK(known->schema() == wanted, op,
-                    " is in this process already, with another schema: ", known->schema(), " there, ", wanted,
-                    " here; build both from the same source");
-        return false;
-    }
+    if (c10::Dispatcher::singleton().findSchema(parsed(op, schema).operator_name())) return false;
     auto library = open(torch::Library::FRAGMENT, op);
     library->def(schema.c_str(), tags);
     loaded().libraries.push_back(std::move(library));
@@ -122,34 +148,106 @@ std::vector<Words> split(const std::string& text) {
     return messages;
 }
 
-// Takes what a library says of its operators; returns what stands in the way, or nothing. A message begins with its
-// verb and the operator that it is about:
-//     hidden  OP SCHEMA         the overload that a kernel is bound to
+// What a library says of its operators is a text of messages. Each but the first and the last begins with its verb and
+// the operator that it is about:
+//     wire    RECORDS           the records of wire.h as the library knows them
 //     define  OP SCHEMA TAG…    an operator
+//     made    OP DIGEST         of the sources that its kernels are built from
+//     hidden  OP SCHEMA         the overload that a kernel is bound to
 //     install OP Routing …      its kernels on a device
 //     record  OP Recorded …     its gradient
-std::string load(const std::string& text) {
-    const std::lock_guard<std::mutex> lock(guard);
+//     end
+void refuse_other_text(const std::vector<Words>& messages, const std::string& records) {
+    TORCH_CHECK(!messages.empty() && messages[0].size() == 2 && messages[0][0] == "wire",
+                "what it says of its operators cannot be read; another version of opwright wrote it");
+    TORCH_CHECK(messages[0][1] == records,
+                "another version of opwright is in this process than the one that wrote it; build both with the same");
+    TORCH_CHECK(messages.size() > 1 && messages.back() == Words{"end"},
+                "what it says of its operators is cut short; build or fetch it again");
+    static const std::map<std::string, size_t> verbs{
+        {"define", 3}, {"made", 3}, {"hidden", 3}, {"install", 3}, {"record", 3}};
+    for (size_t i = 1; i + 1 < messages.size(); ++i) {
+        const auto verb = verbs.find(messages[i][0]);
+        TORCH_CHECK(verb != verbs.end() && messages[i].size() >= verb->second, "it says '", messages[i][0],
+                    "' of an operator, which cannot be read; another version of opwright wrote it");
+    }
+}
+
+// Installs kernels, which must be there: a library may have lost those that it says it has.
+void install_kernels(Routing routing) {
+    const bool here = routing.device != "CUDA" || at::globalContext().hasCUDA();
+    for (const Route& route : routing.routes) {
+        TORCH_CHECK(!here || route.kernel->hasKernelForDispatchKey(c10::parseDispatchKey(routing.device)), routing.op,
+                    ": no library in this process binds ", toString(route.kernel->operator_name()), ", its kernel for ",
+                    routing.device, "; build the library again");
+    }
+    install(std::move(routing));
+}
+
+// Calls a function for each message, and gathers what stands in the way.
+template <class F>
+std::string for_each_message(const std::vector<Words>& messages, const F& take) {
     std::string trouble;
-    std::map<std::string, bool> ours;
-    for (Words& words : split(text)) {
-        const std::string verb = words.at(0), op = words.at(1);
-        const bool known = ours.count(op) != 0;
+    for (size_t i = 1; i + 1 < messages.size(); ++i) {
+        std::string why;
         try {
-            if (verb == "hidden") {
-                define(op, words.at(2), {});
-            } else if (verb == "define") {
-                ours[op] = introduce(op, words.at(2), tags_of(words, 3));
-            } else if (known && ours[op]) {
-                const Words record_words(words.begin() + 2, words.end());
-                if (verb == "install") install(read<Routing>(record_words));
-                if (verb == "record") record(read<Recorded>(record_words));
-            }
+            take(messages[i][0], messages[i][1], messages[i]);
         } catch (const c10::Error& e) {
-            trouble += (trouble.empty() ? "" : "\n") + std::string(e.what_without_backtrace());
+            why = e.what_without_backtrace();
+        } catch (const std::exception& e) {
+            why = e.what();
         }
+        if (why.empty()) continue;
+        const std::string& op = messages[i][1];
+        trouble += (trouble.empty() ? "" : "\n") + (why.rfind(op, 0) == 0 ? "" : op + ": ") + why;
     }
     return trouble;
+}
+
+// Takes such a text; returns what stands in the way, or nothing. Nothing is defined unless all of it can be.
+std::string load(const std::string& text) {
+    const std::lock_guard<std::mutex> lock(guard);
+    const std::vector<Words> messages = split(text);
+    try {
+        refuse_other_text(messages, described());
+    } catch (const c10::Error& e) {
+        return e.what_without_backtrace();
+    }
+    std::set<std::string> said;
+    const std::string unfit = for_each_message(messages, [&](const std::string& verb, const std::string& op,
+                                                             const Words& words) {
+        if (verb == "define") {
+            compare(op, parsed(op, words[2]), true);
+            said.insert(op);
+        } else if (verb == "made") {
+            const auto known = loaded().made.find(op);
+            TORCH_CHECK(loaded().refusing.count(op) == 0 || known == loaded().made.end() || known->second == words[2],
+                        op, " is in this process already, with kernels of other sources; load one of the two");
+        } else if (verb == "hidden") {
+            const auto schema = parsed(op, words[2]);
+            TORCH_CHECK(said.count(schema.name()) != 0, op, ": its operator is not defined before it");
+            compare(op, schema, false);
+        }
+    });
+    if (!unfit.empty()) return unfit;
+    std::set<std::string> ours;
+    return for_each_message(messages, [&](const std::string& verb, const std::string& op, const Words& words) {
+        const Words record_words(words.begin() + 2, words.end());
+        if (verb == "define") {
+            if (introduce(op, words[2], tags_of(words, 3))) ours.insert(op);
+        } else if (verb == "made") {
+            if (ours.count(op) != 0) loaded().made[op] = words[2];
+        } else if (verb == "hidden") {
+            define(op, words[2], {});
+        } else if (verb == "install") {
+            // Of an operator that another library brought along, what is new: a device that it has no kernels for.
+            Routing routing = read<Routing>(record_words);
+            const bool more = loaded().refusing.count(op) != 0 && !server_of(op, routing.device.c_str());
+            if (ours.count(op) != 0 || more) install_kernels(std::move(routing));
+        } else if (ours.count(op) != 0) {
+            record(read<Recorded>(record_words));
+        }
+    });
 }
 
 // Python has the operator now: it decides from here on. False: nobody has loaded it without Python.

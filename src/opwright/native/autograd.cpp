@@ -8,6 +8,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <map>
@@ -55,6 +56,15 @@ void for_tensors(const IValue& value, F&& visit) {
     }
 }
 
+// The kind of tensor that has been told of all operators, DTensor; null: nobody here has one.
+std::atomic<const void*> introduced{nullptr};
+
+// The Python type of a tensor that Python serves. Where it stands is part of Python's stable ABI.
+const void* kind_of(const at::Tensor& t) {
+    const void* const object = t.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();
+    return object == nullptr ? nullptr : static_cast<const void* const*>(object)[1];
+}
+
 class Recorder final : public c10::OperatorKernel {
   public:
     explicit Recorder(Entry& entry) : entry_(entry) {}
@@ -63,7 +73,7 @@ class Recorder final : public c10::OperatorKernel {
         const Recorded* known = entry_.recorded.load(std::memory_order_acquire);
         const Recorded& recorded = known != nullptr ? *known : ask(entry_);
         const auto arguments = torch::jit::last(*stack, recorded.arguments.size());
-        meet(arguments);
+        const bool strangers = recorded.reference != nowhere && meet(arguments);  // whom only Python knows
         bool required = false, tangent = false;
         bool by_reference =
             recorded.by_reference && !(recorded.differentiates() && c10::impl::TorchDispatchModeTLS::any_modes_set());
@@ -73,14 +83,22 @@ class Recorder final : public c10::OperatorKernel {
                 tangent = tangent || t._fw_grad(/*level=*/0).defined();
             });
         }
+        bool updates = false;  // a tensor that requires a gradient itself
         for (const size_t i : recorded.updated) {
-            for_tensors(arguments[i], [&](const at::Tensor& t) { by_reference = by_reference || t.requires_grad(); });
+            for_tensors(arguments[i], [&](const at::Tensor& t) { updates = updates || t.requires_grad(); });
         }
+        by_reference = by_reference || updates;
         if (recorded.reference == nowhere && at::GradMode::is_enabled()) {
+            // What it writes of a tensor with a history would lose that.
+            for (const IValue& argument : arguments) {
+                if (!by_reference) break;
+                for_tensors(argument, [&](const at::Tensor& t) { required = required || t.requires_grad(); });
+            }
             TORCH_CHECK_NOT_IMPLEMENTED(!tangent, recorded.name, ": forward-mode derivatives need Python");
-            TORCH_CHECK_NOT_IMPLEMENTED(!by_reference || !required, recorded.name,
+            TORCH_CHECK_NOT_IMPLEMENTED(!by_reference || !(required || updates), recorded.name,
                                         ": autograd would record what its "
                                         "reference does, which is in Python; call it under torch::NoGradGuard");
+            by_reference = false;  // nothing requires a gradient
         }
         if (tangent) {
             run_in_python(recorded.reference, recorded.arguments.size(), stack);
@@ -90,14 +108,19 @@ class Recorder final : public c10::OperatorKernel {
         } else if (by_reference) {
             run_in_python(recorded.reference, recorded.arguments.size(), stack);
         } else {
-            record(recorded, keys, stack);
+            const auto run = [&] { recorded.form->redispatchBoxed(keys & c10::after_autograd_keyset, stack); };
+            record(recorded, stack, run, strangers);
         }
     }
 
-    static void record(const Recorded& recorded, DispatchKeySet keys, Stack* stack) {
+    // `run`: what runs the recorded form below autograd, on the stack.
+    template <class Run>
+    static void record(const Recorded& recorded, Stack* stack, const Run& run, bool strangers = false) {
         const auto node = CallNode::make(recorded);
+        node->keep_strangers(strangers);
         at::Tensor written;
-        c10::SmallVector<at::Tensor, 8> given;  // held: the address of one that is gone may be a result's
+        c10::SmallVector<const c10::TensorImpl*, 8> given;
+        c10::SmallVector<at::Tensor, 2> held;  // the stack's alone: once it is gone, a result may get its address
         {
             const auto arguments = torch::jit::last(*stack, recorded.arguments.size());
             if (recorded.written) {
@@ -107,12 +130,17 @@ class Recorder final : public c10::OperatorKernel {
             node->connect(arguments);
             node->keep_inputs(arguments);
             for (const IValue& argument : arguments) {
-                for_tensors(argument, [&](const at::Tensor& t) { given.push_back(t); });
+                for_tensors(argument, [&](const at::Tensor& t) {
+                    const c10::TensorImpl* const tensor = t.unsafeGetTensorImpl();
+                    const bool again = std::find(given.begin(), given.end(), tensor) != given.end();
+                    if (again || t.use_count() == 1) held.push_back(t);
+                    given.push_back(tensor);
+                });
             }
         }
         {
             const at::AutoDispatchBelowAutograd guard;
-            recorded.form->redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+            run();
         }
         if (written.defined()) {
             node->attach_written(written);
@@ -131,14 +159,21 @@ class Recorder final : public c10::OperatorKernel {
     }
 
   private:
-    // A tensor of another kind may know nothing of the operator: Python gives it a rule before it is asked.
-    void meet(c10::ArrayRef<IValue> arguments) const {
+    // A tensor of another kind may know nothing of the operator: Python gives it a rule before it is asked. Whether one
+    // of them is no tracer's.
+    bool meet(c10::ArrayRef<IValue> arguments) const {
+        const void* const known = introduced.load(std::memory_order_relaxed);
+        bool any = false, all_known = known != nullptr;
         const auto is_other = [](const at::Tensor& t) { return t.key_set().has(DispatchKey::Python); };
-        bool any = false;
         for (const IValue& argument : arguments) {
-            for_tensors(argument, [&](const at::Tensor& t) { any = any || is_other(t); });
+            for_tensors(argument, [&](const at::Tensor& t) {
+                if (!is_other(t)) return;
+                any = true;
+                all_known = all_known && kind_of(t) == known;
+            });
         }
-        if (C10_LIKELY(!any)) return;
+        if (C10_LIKELY(!any)) return false;
+        if (all_known) return true;
         c10::List<at::Tensor> found;
         for (const IValue& argument : arguments) {
             for_tensors(argument, [&](const at::Tensor& t) {
@@ -150,13 +185,16 @@ class Recorder final : public c10::OperatorKernel {
                                                        c10::autograd_dispatch_keyset_with_ADInplaceOrView);
         Stack stack{entry_.name, std::move(found)};
         python.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), &stack);  // whatever they are: only their types count
+        return torch::jit::pop(stack).toBool();
     }
 
     // A result may be a view of memory that only the operator has seen, and would be one of a base without a history.
     // In its place comes a tensor of the same memory that is no view.
     static void own(IValue& output) {
         bool view = false;
-        for_tensors(output, [&](const at::Tensor& t) { view = view || t.is_view(); });
+        for_tensors(output, [&](const at::Tensor& t) {
+            view = view || (t.unsafeGetTensorImpl()->autograd_meta() != nullptr && t.is_view());
+        });
         if (C10_LIKELY(!view) || c10::impl::TorchDispatchModeTLS::any_modes_set())
             return;  // tracers see to it themselves
         const at::AutoDispatchBelowADInplaceOrView guard;
@@ -170,9 +208,10 @@ class Recorder final : public c10::OperatorKernel {
     }
 
     // Its history would be set on the caller's own tensor.
-    static void refuse(const Recorded& recorded, c10::ArrayRef<at::Tensor> given, const at::Tensor& output) {
-        for (const at::Tensor& input : given) {
-            TORCH_CHECK_TYPE(!output.is_same(input), recorded.name,
+    static void refuse(const Recorded& recorded, c10::ArrayRef<const c10::TensorImpl*> given,
+                       const at::Tensor& output) {
+        for (const c10::TensorImpl* const input : given) {
+            TORCH_CHECK_TYPE(output.unsafeGetTensorImpl() != input, recorded.name,
                              ": its kernel returned one of its arguments, and an operator's result is memory of its "
                              "own; return a copy");
         }
@@ -239,9 +278,12 @@ void forget(const std::string& op) {
     if (found != entries().end()) found->second.recorded.store(nullptr, std::memory_order_release);
 }
 
-bool record_directly(const Recorded& recorded, DispatchKeySet keys, Stack* stack) {
+bool record_directly(const Recorded& recorded, DispatchKeySet keys, Stack* stack,
+                     c10::function_ref<bool(const OperatorHandle&)> serve) {
     if (recorded.by_reference || recorded.written || !recorded.updated.empty()) return false;
-    Recorder::record(recorded, keys, stack);
+    Recorder::record(recorded, stack, [&] {
+        if (!serve(*recorded.form)) recorded.form->redispatchBoxed(keys, stack);
+    });
     return true;
 }
 
@@ -257,7 +299,8 @@ OPWRIGHT_OPERATORS(m) {
     m.def("record(str[] recorded) -> ()", [](std::vector<std::string> words) { record(read<Recorded>(words)); });
     m.def("forget(str op) -> ()", [](std::string op) { forget(op); });
     m.def("ask(str op) -> ()");
-    m.def("meet(str op, Tensor[] given) -> ()");
+    m.def("meet(str op, Tensor[] given) -> bool");
+    m.def("introduce(int kind) -> ()", [](int64_t kind) { introduced.store(reinterpret_cast<const void*>(kind)); });
 }
 
 }  // namespace

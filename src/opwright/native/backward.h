@@ -17,7 +17,12 @@ struct Shape {
     c10::ScalarType dtype;
     c10::Device device;
     c10::SymDimVector sizes;
+
+    Shape(c10::ScalarType dtype, c10::Device device, c10::SymIntArrayRef sizes)
+        : dtype(dtype), device(device), sizes(sizes.begin(), sizes.end()) {}
 };
+using Shapes = c10::SmallVector<Shape, 2>;
+using Values = c10::SmallVector<c10::IValue, 4>;
 
 // What stands in one place of a call: a list of so many tensors, or one of these; `shapes - n`: a list of n shapes.
 enum Slot : int32_t { one = -1, none = -2, shape = -3, value = -4, shapes = -5 };
@@ -26,8 +31,8 @@ using Slots = c10::SmallVector<int32_t, 6>;
 // What a node kept, unpacked. In each vector, what came from inputs stands before what came from outputs.
 struct Kept {
     std::vector<at::Tensor> tensors;
-    std::vector<Shape> shapes;
-    std::vector<c10::IValue> values;
+    Shapes shapes;
+    Values values;
 };
 
 struct Backward {

@@ -1,5 +1,6 @@
 #include "choose.h"
 
+#include <algorithm>
 #include <limits>
 #include <sstream>
 
@@ -77,8 +78,8 @@ bool takes_numbers(const Route& route, at::ArrayRef<IValue> values, const First&
     const bool whole = first.seen && !at::isFloatingType(first.dtype) && !at::isComplexType(first.dtype);
     const auto fits = [&](const IValue& x) {
         constexpr int64_t exact = int64_t{1} << std::numeric_limits<double>::digits;
-        return !x.isComplexDouble() && !(whole && x.isDouble()) &&
-               !(x.isInt() && (x.toInt() > exact || x.toInt() < -exact));
+        if (x.isDouble()) return !whole;
+        return !x.isComplexDouble() && !(x.isInt() && (x.toInt() > exact || x.toInt() < -exact));
     };
     for (const size_t i : route.numbers) {
         const IValue& value = values[i];
@@ -91,8 +92,33 @@ bool takes_numbers(const Route& route, at::ArrayRef<IValue> values, const First&
     return true;
 }
 
+bool takes_texts(const Route& route, at::ArrayRef<IValue> values) {
+    return std::all_of(route.texts.begin(), route.texts.end(), [&](size_t i) {
+        const auto& words = route.arguments[i].words;
+        return !values[i].isString() || std::find(words.begin(), words.end(), values[i].toStringRef()) != words.end();
+    });
+}
+
+// Whether all are tensors of one shape, or none: what most calls have.
+bool all_alike(at::ArrayRef<IValue> values) {
+    const at::Tensor* first = nullptr;
+    for (const IValue& value : values) {
+        if (value.isList()) return false;
+        if (!value.isTensor() || !value.toTensor().defined()) continue;
+        const at::Tensor& t = value.toTensor();
+        if (first == nullptr) first = &t;
+        const auto sizes = t.sizes(), known = first->sizes();
+        if (sizes.size() != known.size()) return false;
+        for (size_t d = 0; d < sizes.size(); ++d) {
+            if (sizes[d] != known[d]) return false;
+        }
+    }
+    return true;
+}
+
 // Whether the tensors broadcast together, those of lists too.
 bool broadcasts(at::ArrayRef<IValue> values) {
+    if (all_alike(values)) return true;
     c10::SmallVector<int64_t, 8> known;  // from the last dimension to the first
     const auto joins = [&](const at::Tensor& t) {
         if (!t.defined()) return true;
@@ -211,12 +237,20 @@ std::string refusal(const Route& route, const c10::FunctionSchema& schema, at::A
         one.numbers = {i};
         if (!takes_numbers(one, values, first)) return schema.arguments()[i].name() + " is a number of another kind";
     }
+    for (const size_t i : route.texts) {
+        Route one = route;
+        one.texts = {i};
+        if (takes_texts(one, values)) continue;
+        std::string known;
+        for (const std::string& word : route.arguments[i].words) known += (known.empty() ? "'" : ", '") + word + "'";
+        return schema.arguments()[i].name() + " is '" + values[i].toStringRef() + "', and must be one of " + known;
+    }
     return all;
 }
 
 bool takes(const Route& route, at::ArrayRef<IValue> values) {
     const First first = find_first(route, values);
-    return takes_tensors(route, values, first) && takes_numbers(route, values, first) &&
+    return takes_tensors(route, values, first) && takes_numbers(route, values, first) && takes_texts(route, values) &&
            (!route.broadcast || broadcasts(values)) && (route.patterns.empty() || takes_sizes(route, values));
 }
 

@@ -16,8 +16,8 @@ Sizes sizes_of(c10::SymIntArrayRef sizes) { return sizes.vec(); }
 struct Carried {
     Backward backward;
     std::vector<bool> wanted;
-    std::vector<Shape> shapes;   // their sizes are carried
-    std::vector<Shape> outputs;  // likewise
+    Shapes shapes;   // their sizes are carried
+    Shapes outputs;  // likewise
     size_t values;
 
     variable_list operator()(const variable_list& grads, const std::vector<IValue>& carried) const {
@@ -31,7 +31,7 @@ struct Carried {
             return shape;
         };
         for (const Shape& shape : shapes) state.shapes.push_back(read(shape));
-        std::vector<Shape> known;
+        Shapes known;
         for (const Shape& shape : outputs) known.push_back(read(shape));
         bool any = false;
         for (const at::Tensor& grad : grads) any = any || grad.defined();
@@ -76,7 +76,7 @@ variable_list CallNode::apply_with_saved(const variable_list& grads,
     std::vector<IValue> carried{IValue(state.tensors)};
     for (const IValue& value : state.values) carried.push_back(value);
     for (const Shape& shape : state.shapes) carried.emplace_back(sizes_of(shape.sizes));
-    std::vector<Shape> outputs;
+    Shapes outputs;
     for (size_t i = 0; i < num_inputs(); ++i) {
         const bool absent = input_metadata(i).was_default_constructed();
         outputs.push_back(absent ? Shape{at::kFloat, at::kCPU, {}} : shape_of(i));

@@ -5,6 +5,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <opwright/operators.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -26,18 +27,18 @@ class Direct {
     bool run(Stack* stack) const {
         if (at::hasCallbacks()) return false;  // a profiler wants to see it
         const size_t count = op_.schema().arguments().size();
+        const auto arguments = torch::jit::last(*stack, count);
         DispatchKeySet keys;
-        bool wanted = false;
-        const Recorded* const recorded = recorded_ == nullptr ? nullptr : recorded_->load(std::memory_order_acquire);
-        for (const IValue& value : torch::jit::last(*stack, count)) {
+        bool requiring = false;
+        for (const IValue& value : arguments) {
             if (value.isTensor()) {
                 const at::Tensor& t = value.toTensor();
                 if (!t.defined()) continue;
                 keys = keys | t.key_set();
-                wanted = wanted || t.requires_grad();
+                requiring = requiring || t.requires_grad();
                 if (t._fw_grad(/*level=*/0).defined()) return false;
-            } else if (value.isList() && value.isTensorList()) {
-                return false;
+            } else if (value.isList() && !value.isIntList() && !value.isDoubleList() && !value.isBoolList()) {
+                return false;  // there may be tensors in it
             }
         }
         const auto local = c10::impl::tls_local_dispatch_key_set();
@@ -47,14 +48,25 @@ class Direct {
         const bool on_cpu = below == DispatchKeySet(DispatchKey::CPU);
         const Serve& serve = on_cpu ? cpu_ : cuda_;
         if (!serve || (!on_cpu && below != DispatchKeySet(DispatchKey::CUDA))) return false;
-        if (!wanted || !at::GradMode::is_enabled()) {
+        const bool records = requiring && at::GradMode::is_enabled() && keys.has_any(c10::autograd_dispatch_keyset);
+        const Recorded* const recorded = recorded_ == nullptr ? nullptr : recorded_->load(std::memory_order_acquire);
+        if (records && recorded == nullptr) return false;
+        if (!records || !is_followed(*recorded, arguments)) {
             const at::AutoDispatchBelowAutograd guard;
             return serve(count, stack);
         }
-        return recorded != nullptr && record_directly(*recorded, below, stack);
+        return record_directly(*recorded, below, stack,
+                               [&](const c10::OperatorHandle& form) { return form == op_ && serve(count, stack); });
     }
 
   private:
+    // Whether a tensor that requires a gradient is one whose gradient there is.
+    static bool is_followed(const Recorded& recorded, at::ArrayRef<IValue> arguments) {
+        return std::any_of(recorded.followed.begin(), recorded.followed.end(), [&](size_t i) {
+            return arguments[i].isTensor() && arguments[i].toTensor().requires_grad();
+        });
+    }
+
     c10::OperatorHandle op_;
     Serve cpu_, cuda_;
     const std::atomic<const Recorded*>* recorded_;

@@ -1,8 +1,10 @@
 // The notes that exported programs hold of the operators in them (kit/dispatch/exported.py), where no Python reads
 // them.
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "once.h"
@@ -36,7 +38,10 @@ void hold_dtypes(const std::vector<at::Tensor>& given, const std::vector<at::Ten
                  const std::string& dtypes) {
     const auto arrow = dtypes.find(" -> ");
     const std::string took = dtypes.substr(0, arrow), gave = dtypes.substr(arrow + 4);
-    if (dtypes_of(given) == took && dtypes_of(results) != gave)
+    const bool cast = std::any_of(given.begin(), given.end(), [](const at::Tensor& t) {
+        return at::autocast::is_autocast_enabled(t.device().type());
+    });
+    if (!cast && dtypes_of(given) == took && dtypes_of(results) != gave)
         refuse(op, "results of " + gave, "of " + dtypes_of(results));
 }
 

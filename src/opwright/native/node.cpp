@@ -24,10 +24,6 @@ std::string spell(c10::SymIntArrayRef sizes) {
     return spelled + (sizes.size() == 1 ? ",)" : ")");
 }
 
-Shape shape_of_tensor(const at::Tensor& t) {
-    return {t.scalar_type(), t.device(), c10::SymDimVector(t.sym_sizes().begin(), t.sym_sizes().end())};
-}
-
 // As kept.py has it: in a graph, a plain clone would be made again after the write.
 at::Tensor copy_of(const at::Tensor& t) {
     if (!t.key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Functionalize}))) {
@@ -89,12 +85,6 @@ void CallNode::connect(c10::ArrayRef<IValue> arguments) {
 }
 
 void CallNode::keep_inputs(c10::ArrayRef<IValue> arguments) {
-    size_t tensors = 0;
-    for (const Source& source : recorded().sources) {
-        tensors += source.origin == Origin::input && arguments[source.position].isTensor();
-    }
-    shapes_.reserve(tensors);  // some are kept whole, and then there are too many by these
-    values_.reserve(recorded().sources.size() - tensors);
     const auto& sources = recorded().sources;
     for (size_t i = 0; i < sources.size(); ++i) {
         const Source& source = sources[i];
@@ -121,19 +111,20 @@ void CallNode::keep_outputs(c10::ArrayRef<IValue> outputs) {
 
 void CallNode::keep(const IValue& found, bool is_output, bool readable, bool written, bool like) {
     Slots& kept = backward_.kept;
-    if (found.isList() && found.isTensorList() && like) {
+    if (found.isList() && found.isTensorList() && like && !strangers_) {
         const auto list = found.toListRef();
-        for (const IValue& t : list) shapes_.push_back(shape_of_tensor(t.toTensor()));
+        for (const IValue& t : list) keep_shape(t.toTensor());
         kept.push_back(Slot::shapes - static_cast<int32_t>(list.size()));
     } else if (found.isList() && found.isTensorList()) {
         const auto list = found.toListRef();
         for (const IValue& t : list) keep_tensor(t.toTensor(), is_output, written);
         kept.push_back(static_cast<int32_t>(list.size()));
     } else if (found.isTensor() && found.toTensor().defined()) {
+        readable = readable || (strangers_ && found.toTensor().key_set().has(c10::DispatchKey::Python));
         if (readable) {
             keep_tensor(found.toTensor(), is_output, written);
         } else {
-            shapes_.push_back(shape_of_tensor(found.toTensor()));
+            keep_shape(found.toTensor());
         }
         kept.push_back(readable ? Slot::one : Slot::shape);
     } else if (found.isNone() || found.isTensor()) {
@@ -143,6 +134,8 @@ void CallNode::keep(const IValue& found, bool is_output, bool readable, bool wri
         kept.push_back(Slot::value);
     }
 }
+
+void CallNode::keep_shape(const at::Tensor& t) { shapes_.emplace_back(t.scalar_type(), t.device(), t.sym_sizes()); }
 
 void CallNode::keep_tensor(const at::Tensor& t, bool is_output, bool written) {
     // What was written over is gone; what autograd has is a view's new history, which must not own itself.
@@ -231,9 +224,7 @@ Kept CallNode::unpack() {
 
 Shape CallNode::shape_of(size_t output) const {
     const auto& metadata = input_metadata(output);
-    const auto sizes = metadata.shape_as_dim_vector();
-    return {c10::typeMetaToScalarType(metadata.dtype()), metadata.device(),
-            c10::SymDimVector(sizes.begin(), sizes.end())};
+    return {c10::typeMetaToScalarType(metadata.dtype()), metadata.device(), metadata.shape_as_dim_vector()};
 }
 
 // A gradient has its tensor's shape. The engine would quietly sum one that merely broadcasts to it.

@@ -30,6 +30,7 @@ class CallNode final : public torch::autograd::Node {
     // Before the call: the edges to the tensors that are followed, and what the gradient operator takes of the
     // arguments.
     void connect(c10::ArrayRef<c10::IValue> arguments);
+    void keep_strangers(bool there) { strangers_ = there; }
     void keep_inputs(c10::ArrayRef<c10::IValue> arguments);
     // After it: the outputs' history, and what the gradient operator takes of them.
     void attach(const c10::IValue& output, bool differentiable);
@@ -48,11 +49,11 @@ class CallNode final : public torch::autograd::Node {
 
   private:
     const Recorded& recorded() const { return *backward_.recorded; }
-    void connect_tensor(const at::Tensor& t);
     void attach_tensor(const at::Tensor& t, bool differentiable);
     void keep(const c10::IValue& value, bool is_output, bool readable, bool written, bool like);
     void refuse_twice(variable_list& grads) const;
     void keep_tensor(const at::Tensor& t, bool is_output, bool written);
+    void keep_shape(const at::Tensor& t);
     Kept unpack();
     Shape shape_of(size_t output) const;
     std::vector<bool> wanted() const;
@@ -61,8 +62,9 @@ class CallNode final : public torch::autograd::Node {
     Backward backward_;
     std::vector<torch::autograd::SavedVariable> saved_;
     c10::SmallVector<bool, 4> is_output_;  // for each that is saved
-    std::vector<Shape> shapes_;
-    std::vector<c10::IValue> values_;
+    Shapes shapes_;
+    Values values_;
+    bool strangers_ = false;  // tensors of kinds that take no plain stand-ins beside them, such as DTensors
     uint64_t requiring_ = 0;  // the followed arguments that require a gradient, a bit for each
     uint64_t absent_ = 0;     // the sources that this call was told not to keep, likewise
 };

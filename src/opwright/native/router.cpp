@@ -22,6 +22,7 @@
 #include "choose.h"
 #include "once.h"
 #include "overlap.h"
+#include "straight.h"
 #include "ways.h"
 
 namespace opwright {
@@ -34,35 +35,43 @@ using c10::IValue;
 using c10::OperatorHandle;
 using torch::jit::Stack;
 
+// What Python told, and how its kernels are called.
+struct Installed : Routing {
+    explicit Installed(Routing routing) : Routing(std::move(routing)) {
+        for (const Route& route : routes) straight.emplace_back(*route.kernel);
+    }
+    std::vector<Straight> straight;  // for each route
+};
+
 class Router final : public c10::OperatorKernel {
   public:
-    Router(DispatchKey device, const Routing& routing)
+    Router(DispatchKey device, const Installed& routing)
         : device_(device), routing_(&routing), writes_(find(routing.op).schema().is_mutable()) {}
 
-    const Routing& now() const { return *routing_.load(std::memory_order_acquire); }
-    void swap(const Routing& routing) { routing_.store(&routing, std::memory_order_release); }
+    const Installed& now() const { return *routing_.load(std::memory_order_acquire); }
+    void swap(const Installed& routing) { routing_.store(&routing, std::memory_order_release); }
 
     // Runs the kernel that takes a call, of an operator that writes to nothing; whether there is one.
     bool serve(size_t count, Stack* stack) const {
         if (writes_) return false;
-        const Routing& routing = now();
-        for (const Route& route : routing.routes) {
-            if (!takes(route, torch::jit::last(*stack, count))) continue;
-            run(routing, route, stack->size() - count, stack);
+        const Installed& routing = now();
+        for (size_t i = 0; i < routing.routes.size(); ++i) {
+            if (!takes(routing.routes[i], torch::jit::last(*stack, count))) continue;
+            run(routing, i, stack->size() - count, stack);
             return true;
         }
         return false;
     }
 
     void operator()(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
-        const Routing& routing = now();
+        const Installed& routing = now();
         const size_t count = op.schema().arguments().size();
         const size_t base = stack->size() - count;
-        for (const Route& route : routing.routes) {
-            if (!takes(route, torch::jit::last(*stack, count))) continue;
+        for (size_t i = 0; i < routing.routes.size(); ++i) {
+            if (!takes(routing.routes[i], torch::jit::last(*stack, count))) continue;
             const auto written = written_by(op, base, *stack);
             if (!may_write(written, torch::jit::last(*stack, count))) break;
-            run(routing, route, base, stack);
+            run(routing, i, base, stack);
             // A kernel writes raw memory and counts nothing; autograd must notice.
             for (const at::Tensor& t : written) {
                 if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
@@ -85,9 +94,32 @@ class Router final : public c10::OperatorKernel {
         TORCH_CHECK_NOT_IMPLEMENTED(false, routing.op, why, ". All else its reference takes, which is in Python");
     }
 
+    void run(const Installed& routing, size_t route, size_t base, Stack* stack) const {
+        try {
+            if (routing.straight[route].run(base, stack)) return;
+        } catch (const std::exception& e) {
+            if (may_ask(routing, e)) run_in_python(routing.rejecting, stack->size() - base, stack);
+            name_it(routing, e);
+            throw;
+        }
+        run_boxed(routing, routing.routes[route], base, stack);
+    }
+
     // A domain cannot tell everything that the reference rejects, numbers above all. Where a kernel throws, the
-    // reference says what is wrong, without computing; where it sees nothing wrong, the kernel's own word stands.
-    void run(const Routing& routing, const Route& route, size_t base, Stack* stack) const {
+    // reference says what is wrong, without computing; where it sees nothing wrong, the kernel's own word stands. Half
+    // of what it writes may be done; and after an error of CUDA's the reference would see that alone.
+    bool may_ask(const Routing& routing, const std::exception& e) const {
+        return !writes_ && routing.rejecting != nowhere && std::strstr(e.what(), "(cudaError") == nullptr;
+    }
+
+    // In a program, whose stack traces nobody sees, an error from inside a kernel says whose it is.
+    static void name_it(const Routing& routing, const std::exception& e) {
+        if (routing.rejecting != nowhere || std::strstr(e.what(), "(cudaError") != nullptr) return;
+        const auto* const error = dynamic_cast<const c10::Error*>(&e);
+        TORCH_CHECK(false, routing.op, ": ", error != nullptr ? error->what_without_backtrace() : e.what());
+    }
+
+    void run_boxed(const Routing& routing, const Route& route, size_t base, Stack* stack) const {
         c10::SmallVector<IValue, 8> given;
         if (!writes_ && routing.rejecting != nowhere)
             given.append(stack->begin() + static_cast<std::ptrdiff_t>(base), stack->end());
@@ -104,8 +136,10 @@ class Router final : public c10::OperatorKernel {
         try {
             route.kernel->redispatchBoxed(DispatchKeySet(device_), stack);
         } catch (const std::exception& e) {
-            // Half of what it writes may be done; and after an error of CUDA's the reference would see that alone.
-            if (writes_ || routing.rejecting == nowhere || std::strstr(e.what(), "(cudaError") != nullptr) throw;
+            if (!may_ask(routing, e)) {
+                name_it(routing, e);
+                throw;
+            }
             stack->resize(base);
             stack->insert(stack->end(), given.begin(), given.end());
             run_in_python(routing.rejecting, given.size(), stack);
@@ -152,7 +186,7 @@ class Router final : public c10::OperatorKernel {
     }
 
     DispatchKey device_;
-    std::atomic<const Routing*> routing_;
+    std::atomic<const Installed*> routing_;
     const bool writes_;
 };
 
@@ -161,8 +195,8 @@ std::map<std::string, Router*> routers;                      // owned by the dis
 std::vector<std::unique_ptr<torch::Library>> registrations;  // never destroyed: a kernel may be running
 
 // Never freed: calls may be inside, and to define an operator again is rare.
-const Routing& keep(Routing routing) {
-    static auto* const all = new std::deque<Routing>();
+const Installed& keep(Routing routing) {
+    static auto* const all = new std::deque<Installed>();
     return all->emplace_back(std::move(routing));
 }
 
@@ -170,7 +204,7 @@ const Routing& keep(Routing routing) {
 
 void install(Routing given) {
     const std::lock_guard<std::mutex> lock(guard);
-    const Routing& routing = keep(std::move(given));
+    const Installed& routing = keep(std::move(given));
     const std::string name = routing.op + " " + routing.device;
     if (const auto known = routers.find(name); known != routers.end()) {
         known->second->swap(routing);

@@ -166,11 +166,12 @@ c10::OperatorHandle find(const std::string& name) {
                                                           dot == std::string::npos ? "" : name.c_str() + dot + 1);
 }
 
+std::string described() { return describe<Source, Recorded, Argument, Dimension, Pattern, Route, Routing>(); }
+
 namespace {
 
-// The records of this side, for whoever writes to it to compare.
 OPWRIGHT_OPERATORS(m) {
-    m.def("wire() -> str", [] { return describe<Source, Recorded, Argument, Dimension, Pattern, Route, Routing>(); });
+    m.def("wire() -> str", [] { return described(); });
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 namespace opwright {
 
 // Counted up with wire.py's when fields mean something else under the same names.
-constexpr int version = 2;
+constexpr int version = 4;
 
 // The words that a field may hold.
 #define OPWRIGHT_CHOICE(Choice, ...)   \
@@ -84,7 +84,8 @@ struct Argument {
     Dtypes dtypes;  // of its own; empty: those of all
     int64_t least_rank;
     int64_t most_rank;
-    OPWRIGHT_RECORD(Argument, wide, dtypes, least_rank, most_rank)
+    std::vector<std::string> words;  // those that a text may be; empty: any
+    OPWRIGHT_RECORD(Argument, wide, dtypes, least_rank, most_rank, words)
 };
 
 // One dimension of a size pattern; names are numbers. Without a size and a name it is any size.
@@ -115,11 +116,12 @@ struct Route {
     std::vector<Argument> arguments;
     std::vector<size_t> required;  // the tensors that must be given
     std::vector<size_t> numbers;   // the arguments that it takes as double
+    std::vector<size_t> texts;     // those that may be some words alone
     size_t names;                  // how many the patterns have
     std::vector<Pattern> patterns;
     std::string says;  // the same in words, for messages
-    OPWRIGHT_RECORD(Route, kernel, dtypes, mixed, broadcast, layout, arguments, required, numbers, names, patterns,
-                    says)
+    OPWRIGHT_RECORD(Route, kernel, dtypes, mixed, broadcast, layout, arguments, required, numbers, texts, names,
+                    patterns, says)
 };
 
 // The kernels of an operator on one device, in the order in which they are asked.
@@ -135,6 +137,9 @@ struct Routing {
 // The record that Python wrote as these words; an error where they are another's, too few or too many.
 template <class Record>
 Record read(const std::vector<std::string>& words);
+
+// All records, for whoever writes to this side or reads what another one wrote: a line for each, with its fields.
+std::string described();
 
 // The operator of this name, `namespace::name.overload`, which must be there.
 c10::OperatorHandle find(const std::string& name);

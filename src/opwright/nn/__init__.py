@@ -3,6 +3,7 @@
 from opwright.nn.conv_bn import ConvBN2d, synchronise
 from opwright.nn.elementwise import Cube, Scale, Sigmoid
 from opwright.nn.fuse import Fusion, fuse_conv_bn
+from opwright.nn.graph_conv import GraphConv
 from opwright.nn.linear import Linear
 from opwright.nn.lltm import LLTM, LLTMCell
 
@@ -11,6 +12,7 @@ __all__ = [
     "ConvBN2d",
     "Cube",
     "Fusion",
+    "GraphConv",
     "LLTMCell",
     "Linear",
     "Scale",

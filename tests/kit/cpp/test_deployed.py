@@ -128,10 +128,30 @@ def test_code_is_loaded_on_the_callers_word_alone(archive: Path, tmp_path: Path)
     said = load_elsewhere(archive, tmp_path)
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     assert said.startswith("NOT LOADED")
-    assert "which are code; pass trust=True" in said
-    assert digest in said
+    assert "which is code; pass trust=True" in said
+    assert "sha256 must be the 64 hexadecimal digits" in load_elsewhere(archive, tmp_path, trust=True, sha256="")
     assert "expected; fetch it again" in load_elsewhere(archive, tmp_path, trust=True, sha256="0" * 64)
     assert "NOT LOADED" not in load_elsewhere(archive, tmp_path, trust=True, sha256=f"sha256:{digest}")
+
+
+def test_a_compiled_model_is_code_by_itself(tmp_path: Path) -> None:
+    program = torch.export.export(torch.nn.Linear(3, 3), (torch.ones(2, 3),))
+    file = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "plain.pt2"))
+    assert "it holds a compiled model, which is code" in load_elsewhere(Path(file), tmp_path)
+
+
+def test_a_cache_folder_is_made_for_its_user_alone(archive: Path, tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        assert "NOT LOADED" not in load_elsewhere(archive, tmp_path, trust=True)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "cache").stat().st_mode & 0o077 == 0
+
+
+def test_what_is_changed_in_nothing_loads(archive: Path, tmp_path: Path) -> None:
+    same = changed(archive, tmp_path / "same.pt2", "nothing", lambda old: old)
+    assert "NOT LOADED" not in load_elsewhere(same, tmp_path, trust=True)
 
 
 def changed(archive: Path, to: Path, name: str, change: Callable[[bytes], bytes]) -> Path:
@@ -143,25 +163,50 @@ def changed(archive: Path, to: Path, name: str, change: Callable[[bytes], bytes]
     return to
 
 
-CHANGES: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
-    "another library": (".so", lambda old: old[:-1] + bytes([old[-1] ^ 1]), "is not what the archive's list says"),
+CHANGES: dict[str, tuple[str, Callable[[bytes], bytes], str, str]] = {
+    "another library": (
+        ".so",
+        lambda old: old[:-1] + bytes([old[-1] ^ 1]),
+        "is not what the archive's list says",
+        "is not what the archive's list says",
+    ),
     "another schema": (
         "opwright/manifest",
         lambda old: old.replace(b"Tensor x, *, float by", b"Tensor x, *, int by"),
         "the model calls deployed_ops::bent(Tensor x, *, int by",
+        "the model calls deployed_ops::bent(Tensor x, *, int by",
     ),
-    "another format": ("opwright/manifest", lambda old: old.replace(b"format\t1", b"format\t9"), "of format ['9']"),
+    "another format": (
+        "opwright/manifest",
+        lambda old: old.replace(b"format\t1", b"format\t9"),
+        "of format 9",
+        "of another format",
+    ),
     "another torch": (
         "opwright/manifest",
         lambda old: old.replace(torch.__version__.partition("+")[0].encode(), b"2.9.9"),
         "it was written for torch 2.9.9",
+        "it was written for another torch",
+    ),
+    "a strange row": (
+        "opwright/manifest",
+        lambda old: old + b"strange\n",
+        "its manifest was changed ('strange')",
+        "its manifest was changed ('strange')",
+    ),
+    "what is said cut short": (
+        "opwright/operators",
+        lambda old: old[: -len(old) // 4],
+        "what it says of its operators is cut short",
+        "what it says of its operators is cut short",
     ),
 }
+"""What is changed, and what Python and C++ say of it."""
 
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_changed_archive_is_refused_before_anything_runs(archive: Path, tmp_path: Path, what: str) -> None:
-    name, change, said = CHANGES[what]
+    name, change, said, _ = CHANGES[what]
     assert said in load_elsewhere(changed(archive, tmp_path / "changed.pt2", name, change), tmp_path, trust=True)
 
 
@@ -189,6 +234,13 @@ def test_an_archive_of_somebody_elses_making(bent: Any, tmp_path: Path) -> None:
     plain = tmp_path / "plain.pt2"
     torch.export.save(exported(bent), plain)
     assert "NOT LOADED" not in load_elsewhere(ow.package(plain, tmp_path / "with.pt2"), tmp_path, trust=True)
+
+
+def test_a_model_whose_operator_nobody_imported_is_refused(bent: Any, tmp_path: Path) -> None:
+    torch.export.save(exported(bent), tmp_path / "plain.pt2")
+    program = f"import opwright as ow; ow.package({str(tmp_path / 'plain.pt2')!r}, {str(tmp_path / 'with.pt2')!r})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
+    assert "the model calls deployed_ops::bent, which is not in this process; import what defines it" in done.stderr
 
 
 def test_a_model_whose_operator_has_no_kernel_is_refused(tmp_path: Path) -> None:
@@ -222,7 +274,7 @@ int main(int, char** argv) {
             const at::Tensor x = at::linspace(-1, 1, rows * 3).reshape({rows, 3});
             at::Tensor y;
             if (file.substr(file.size() - 4) == ".pt2") {
-                opwright::load_operators(file, opwright::Trusted(argv[2] == nullptr ? "" : argv[2]));
+                opwright::load_operators(file, argv[2] == nullptr ? opwright::Trusted() : opwright::Trusted(argv[2]));
                 y = torch::inductor::AOTIModelPackageLoader(file).run({x})[0];
             } else {
                 y = torch::jit::load(file).forward({x}).toTensor();
@@ -248,7 +300,8 @@ set_target_properties(runs_archives PROPERTIES BUILD_RPATH {torch})
 
 opwright_add_operators(deployed {folder})
 add_executable(runs_scripts runs.cpp)
-target_link_libraries(runs_scripts PRIVATE -Wl,--no-as-needed deployed)
+target_link_options(runs_scripts PRIVATE LINKER:--as-needed)
+target_link_libraries(runs_scripts PRIVATE deployed)
 """
 
 
@@ -282,12 +335,17 @@ def test_an_archive_runs_in_a_program_in_cpp(programs: Path, bent: Any, tmp_path
     assert workplace.run(program, str(file), digest, OPWRIGHT_CACHE_DIR=cache).stdout == done.stdout
     other = workplace.run(program, str(file), "0" * 64, OPWRIGHT_CACHE_DIR=cache).stdout
     assert other.startswith(f"refused: {file}: its SHA-256 is {digest}")
-    for what, (name, change, said) in CHANGES.items():
+    assert "64 hexadecimal digits" in workplace.run(program, str(file), "", OPWRIGHT_CACHE_DIR=cache).stdout
+    same = changed(file, tmp_path / "same.pt2", "nothing", lambda old: old)
+    assert workplace.run(program, str(same), OPWRIGHT_CACHE_DIR=cache).stdout == done.stdout
+    for name, change, _, said in CHANGES.values():
         broken = changed(file, tmp_path / "changed.pt2", name, change)
         told = workplace.run(program, str(broken), OPWRIGHT_CACHE_DIR=cache).stdout
-        assert told.startswith("refused: "), what
-        if what in ("another library", "another schema"):
-            assert said in told
+        assert told.startswith("refused: ")
+        assert said in told
+    (tmp_path / "cut.pt2").write_bytes(file.read_bytes()[:-2000])
+    told = workplace.run(program, str(tmp_path / "cut.pt2"), OPWRIGHT_CACHE_DIR=cache).stdout
+    assert told.startswith(f"refused: {tmp_path / 'cut.pt2'}: it is cut short or changed")
 
 
 @workplace.needs_cmake

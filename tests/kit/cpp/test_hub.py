@@ -54,6 +54,18 @@ assert not [name for name in sys.modules if name.startswith("opwright")]
 x = torch.ones(2, 3, requires_grad=True)
 my_ops.linear(x, torch.ones(4, 3), bias=None).sum().backward()
 print(x.grad.sum().item(), my_ops.sigmoid(torch.zeros(1)).item(), my_ops.__all__)
+# By position and by name, past no domain and with a gradient: the first overload that fits is the operator.
+traced = torch.jit.trace(lambda t: torch.ops.opwright.sigmoid(t), torch.zeros(2))
+for call in (my_ops.sigmoid, torch.ops.opwright.sigmoid, lambda t: torch.ops.opwright.sigmoid(x=t), traced):
+    z = torch.zeros(2, requires_grad=True)
+    call(z).sum().backward()
+    assert z.grad.tolist() == [0.25, 0.25], z.grad
+    try:
+        call(torch.zeros(2, dtype=torch.int64))
+    except NotImplementedError as e:
+        assert "x is Long[2] on cpu; its kernel for CPU takes " in str(e), e
+    else:
+        raise AssertionError("a call outside of the domain was served")
 """
 
 

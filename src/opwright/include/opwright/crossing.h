@@ -126,6 +126,16 @@ struct Argument {
     }
 };
 
+// The first tensor of a call, on whose device a kernel for GPUs runs. The stack owns its handle.
+template <class... A>
+AtenTensorHandle first_tensor(const char* op, const StableIValue* stack) {
+    constexpr bool tensor[] = {is_tensor<std::decay_t<A>>..., false};
+    size_t first = 0;
+    while (first < sizeof...(A) && !tensor[first]) ++first;
+    check(first < sizeof...(A), op, ": a CUDA kernel must take a tensor, whose device it runs on");
+    return torch::stable::detail::to<AtenTensorHandle>(stack[first]);
+}
+
 template <class T>
 StableIValue returned(const T& result) {
     return torch::stable::detail::from(Crossing<T>::out(result));

@@ -24,6 +24,7 @@
 #include <opwright/crossing.h>
 #include <opwright/dispatch.h>
 #include <opwright/layout.h>
+#include <opwright/lent.h>
 #include <opwright/signature.h>
 #include <opwright/tensor.h>
 #ifndef OPWRIGHT_CUDA
@@ -62,12 +63,7 @@ struct Boxed<function> {
 #ifdef OPWRIGHT_CUDA
     // On the device of the first tensor, which becomes the current one: memory, launches and streams are of that.
     static void run_on_device(const char* op, StableIValue* stack, uint64_t arguments, uint64_t results) {
-        constexpr bool tensor[] = {is_tensor<std::decay_t<A>>..., false};
-        size_t first = 0;
-        while (first < sizeof...(A) && !tensor[first]) ++first;
-        check(first < sizeof...(A), op, ": a CUDA kernel must take a tensor, whose device it runs on");
-        // The stack owns the handle; it is only looked at.
-        const OnDevice guard(op, torch::stable::detail::to<AtenTensorHandle>(stack[first]));
+        const OnDevice guard(op, first_tensor<A...>(op, stack));
         run(op, stack, arguments, results);
     }
 #endif
@@ -118,6 +114,13 @@ struct Boxed<function> {
                          opwright::ow_inner::Boxed<&function>::OPWRIGHT_RUN_##device(C10_STRINGIZE(op), stack, \
                                                                                      arguments, results);      \
                      });                                                                                       \
+        static opwright::ow_inner::Offered offered = {                                                         \
+            C10_STRINGIZE(space) "::" C10_STRINGIZE(op) "." OPWRIGHT_ON_##device "_" C10_STRINGIZE(key),       \
+            [](const opwright::ow_inner::Lent& call) {                                                         \
+                opwright::ow_inner::Lending<&function>::OPWRIGHT_RUN_##device(C10_STRINGIZE(op), call);        \
+            },                                                                                                 \
+            nullptr};                                                                                          \
+        opwright::ow_inner::offer<&function>(offered);                                                         \
     }                                                                                                          \
     static_assert(true, "")
 #define OPWRIGHT_RUN_CPU run

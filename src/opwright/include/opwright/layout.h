@@ -35,7 +35,13 @@ struct Layout {
         return n;
     }
 
-    bool same_shape(const Layout& other) const { return dim == other.dim && std::equal(size, size + dim, other.size); }
+    bool same_shape(const Layout& other) const {
+        if (dim != other.dim) return false;
+        for (int d = 0; d < dim; ++d) {  // a call of memcmp's would take longer
+            if (size[d] != other.size[d]) return false;
+        }
+        return true;
+    }
 
     // Strides exactly as make_contiguous gives them, also where they do not matter.
     bool row_major() const {
@@ -90,19 +96,33 @@ void order_dimensions(const Layout& out, const Layout* inputs, int count, int* o
 
 Layout result_layout(const Layout* inputs, int count, bool with_number);
 
+// Whether elementwise results of them are laid out as each of them is.
+template <class... Layouts>
+bool all_in_order(const Layout& first, const Layouts&... more) {
+    return first.numel() > 0 && first.row_major() && ((more.same_shape(first) && more.row_major()) && ...);
+}
+
+template <class... Layouts>
+Layout broadcast_layouts(const Layout& first, const Layouts&... more) {
+    if (all_in_order(first, more...)) return first;
+    const Layout layouts[] = {first, more...};
+    return result_layout(layouts, 1 + sizeof...(Layouts), false);
+}
+
 }  // namespace ow_inner
 
 // The layout of an elementwise result of these tensors: broadcast(x, y) for x + y.
 template <class... Input>
 Layout broadcast(const Input&... inputs) {
-    const Layout layouts[] = {Layout(inputs)...};
-    return ow_inner::result_layout(layouts, sizeof...(Input), false);
+    return ow_inner::broadcast_layouts(static_cast<const Layout&>(inputs)...);
 }
 
 // The layout of a tensor combined with a Python number: with_number(x) for 2 * x. It differs from broadcast(x) in
 // corner cases only (dimensions of size 0 or 1), but a fake kernel that disagrees with a real one breaks a compiled
 // graph.
-inline Layout with_number(const Layout& x) { return ow_inner::result_layout(&x, 1, true); }
+inline Layout with_number(const Layout& x) {
+    return ow_inner::all_in_order(x) ? x : ow_inner::result_layout(&x, 1, true);
+}
 
 // An uninitialised tensor on the device that the kernel runs on: empty(broadcast(x), dtype(x)), in the layout of an
 // elementwise result, or empty({rows, columns}, DType::Float), contiguous.
@@ -121,8 +141,7 @@ OPWRIGHT_NOINLINE Layout::Layout(const Tensor& x) : dim(static_cast<int>(x.dim()
     int64_t *sizes, *strides;
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(x.get(), &sizes));
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(x.get(), &strides));
-    std::copy_n(sizes, dim, size);
-    std::copy_n(strides, dim, stride);
+    for (int d = 0; d < dim; ++d) size[d] = sizes[d], stride[d] = strides[d];
 }
 
 namespace ow_inner {
@@ -236,10 +255,11 @@ OPWRIGHT_NOINLINE Layout result_layout(const Layout* inputs, int count, bool wit
 
 // Memory so large is fresh from the system every time, and its first touch takes longer than what is computed into it.
 // Large pages, where the system lends them to who asks, halve that.
-inline void ask_for_large_pages([[maybe_unused]] AtenTensorHandle x) {
+inline void ask_for_large_pages([[maybe_unused]] AtenTensorHandle x, [[maybe_unused]] int64_t numel) {
 #ifdef MADV_HUGEPAGE
     constexpr uintptr_t page = 1 << 21;
     int64_t bytes;
+    if (numel < (32 << 20) / 16) return;  // of any dtype
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_storage_size(x, &bytes));
     if (bytes < (32 << 20)) return;  // what malloc keeps for the next caller
     void* first;
@@ -269,7 +289,7 @@ OPWRIGHT_NOINLINE Tensor empty(const Layout& layout, DType dtype) {
 #else
     check(error == TORCH_SUCCESS, "PyTorch makes no result of ", layout.numel(), " elements, ", name(dtype),
           "; is there memory for it?");
-    ow_inner::ask_for_large_pages(handle);
+    ow_inner::ask_for_large_pages(handle, layout.numel());
 #endif
     return Tensor(handle);
 }

@@ -68,8 +68,45 @@ Tensor map(const F& function, const First& first, const Rest&... rest) {
 
 namespace ow_inner {
 
+// Few elements of operands that are all alike, in the order of their dimensions and of the numbers' own dtype: most
+// calls of small tensors. Whether it was that.
+inline bool map_few(const Tensor* const* tensors, int operands, const DType* numbers, Nest::Body body,
+                    const void* function) {
+    const int64_t *sizes = nullptr, *strides = nullptr;
+    int64_t dim = 0, n = 1;
+    char* block[max_operands];
+    for (int i = 0; i < operands; ++i) {
+        const AtenTensorHandle x = tensors[i]->get();
+        int64_t rank;
+        int64_t *own_sizes, *own_strides;
+        TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(x, &rank));
+        TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(x, &own_sizes));
+        TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(x, &own_strides));
+        if (dtype(*tensors[i]) != numbers[i] || (i > 0 && rank != dim)) return false;
+        if (i == 0) {
+            dim = rank, sizes = own_sizes, strides = own_strides;
+            for (int64_t d = dim - 1; d >= 0; --d) {
+                if (strides[d] != n) return false;
+                n *= sizes[d];
+            }
+            if (n > grain) return false;
+        }
+        for (int64_t d = 0; d < dim; ++d) {
+            if (own_sizes[d] != sizes[d] || own_strides[d] != strides[d]) return false;
+        }
+    }
+    if (opwright_check_seed != 0) return false;
+    for (int i = 0; i < operands; ++i) {
+        block[i] = static_cast<char*>(i == 0 ? tensors[i]->mutable_data_ptr()
+                                             : const_cast<void*>(tensors[i]->const_data_ptr()));
+    }
+    body(function, block, n);
+    return true;
+}
+
 OPWRIGHT_NOINLINE void map_tensors(const Tensor* const* tensors, int operands, const DType* numbers,
                                    const int64_t* bytes, Nest::Body body, const void* function) {
+    if (map_few(tensors, operands, numbers, body, function)) return;
     const Layout out(*tensors[0]);
     Nest nest;
     nest.body = body;

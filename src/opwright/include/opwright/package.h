@@ -4,7 +4,8 @@
 //     torch::inductor::AOTIModelPackageLoader model("model.pt2");
 //
 // The libraries in an archive are code, and run with the rights of the program: Trusted is its word that it trusts
-// whoever wrote the file. Trusted("…") takes a SHA-256 that came another way, and refuses every other file. They are
+// whoever wrote the file. Trusted("…") takes a SHA-256 that came another way, and refuses every other file (as it is
+// when this reads it: the program opens the model by itself, from a place that nobody else writes to). They are
 // unpacked into the user's own cache folder and held against the archive's digests. Whatever stands in the way is a
 // c10::Error that names it, before anything runs.
 #pragma once
@@ -18,10 +19,13 @@
 #include <torch/version.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -30,10 +34,16 @@ namespace opwright {
 
 // A program's word that it trusts the code in an archive.
 struct Trusted {
-    std::string sha256;  // of the file; empty: any
+    std::optional<std::string> sha256;  // of the file; none: any
 
     Trusted() = default;
-    explicit Trusted(std::string sha256) : sha256(std::move(sha256)) {}
+    explicit Trusted(std::string digest) {
+        if (digest.rfind("sha256:", 0) == 0) digest.erase(0, 7);
+        for (char& c : digest) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+        TORCH_CHECK(digest.size() == 64 && digest.find_first_not_of("0123456789abcdef") == std::string::npos,
+                    "opwright::Trusted takes the 64 hexadecimal digits of a SHA-256, got '", digest, "'");
+        sha256 = std::move(digest);
+    }
 };
 
 namespace ow_inner {
@@ -110,7 +120,7 @@ inline std::string read_file(const std::string& file) {
 // The folder that libraries are unpacked into: the user's own, to which nobody else may write.
 inline std::string private_folder() {
     const auto setting = [](const char* name) {
-        const char* const value = std::getenv(name);
+        const char* const value = ::secure_getenv(name);
         return std::string(value == nullptr ? "" : value);
     };
     std::string root = setting("OPWRIGHT_CACHE_DIR");
@@ -128,20 +138,31 @@ inline std::string private_folder() {
         end = place.find('/', end + 1);
         ::mkdir(place.substr(0, end).c_str(), 0700);
     }
-    for (const std::string& each : {root, place}) {
+    for (std::string each = place; !each.empty(); each.erase(each.find_last_of('/'))) {
         struct stat about = {};
         TORCH_CHECK(::stat(each.c_str(), &about) == 0, each, ": it cannot be made; set OPWRIGHT_CACHE_DIR to a folder");
-        TORCH_CHECK(about.st_uid == ::getuid() && (about.st_mode & (S_IWGRP | S_IWOTH)) == 0, each,
-                    ": others can write to it; chmod go-w, or set OPWRIGHT_CACHE_DIR to a folder of yours");
+        // On the way there, others may write where they cannot take away what is not theirs.
+        const bool safe = each != place && each != root && (about.st_mode & S_ISVTX) != 0;
+        TORCH_CHECK(
+            (about.st_uid == ::geteuid() || about.st_uid == 0) && (safe || (about.st_mode & (S_IWGRP | S_IWOTH)) == 0),
+            each, ": others can write to it; chmod go-w, or set OPWRIGHT_CACHE_DIR to a folder of yours");
+        if (each.find('/') == std::string::npos) break;
     }
     return place;
+}
+
+// Whether a file is the user's or root's alone, and holds this.
+inline bool is_there(const std::string& file, const std::string& content) {
+    struct stat about = {};
+    if (::lstat(file.c_str(), &about) != 0 || !S_ISREG(about.st_mode)) return false;
+    if (about.st_uid != ::geteuid() && about.st_uid != 0) return false;
+    return (about.st_mode & (S_IWGRP | S_IWOTH)) == 0 && read_file(file) == content;
 }
 
 inline void load_library(const std::string& content, const std::string& digest, const std::string& what) {
     TORCH_CHECK(Sha256::of(content) == digest, what, " is not what the archive's list says: it was changed");
     const std::string target = private_folder() + "/" + digest + ".so";
-    std::ifstream known(target, std::ios::binary);
-    if (!known || std::string(std::istreambuf_iterator<char>(known), {}) != content) {
+    if (!is_there(target, content)) {
         std::string partial = target + ".XXXXXX";
         const int handle = ::mkstemp(partial.data());
         TORCH_CHECK(handle >= 0, target, ": it cannot be written");
@@ -149,7 +170,9 @@ inline void load_library(const std::string& content, const std::string& digest, 
         std::ofstream out(partial, std::ios::binary);
         out.write(content.data(), static_cast<std::streamsize>(content.size()));
         out.close();
-        TORCH_CHECK(out && std::rename(partial.c_str(), target.c_str()) == 0, target, ": it cannot be written");
+        const bool written = out && std::rename(partial.c_str(), target.c_str()) == 0;
+        if (!written) ::unlink(partial.c_str());
+        TORCH_CHECK(written, target, ": it cannot be written");
     }
     TORCH_CHECK(::dlopen(target.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr, what, " cannot be loaded: ", ::dlerror());
 }
@@ -167,17 +190,30 @@ std::string ask_native(const char* op, const A&... arguments) {
 // Loads the operators of an archive. One without operators of opwright's is left as it is.
 inline void load_operators(const std::string& file, const Trusted& trusted) {
     using namespace ow_inner;
-    if (!trusted.sha256.empty()) {
-        const std::string found = Sha256::of(read_file(file));
-        TORCH_CHECK(found == trusted.sha256, file, ": its SHA-256 is ", found, ", and ", trusted.sha256,
+    std::istringstream content;  // of one reading, which is what is held against the digest
+    if (trusted.sha256) {
+        content.str(read_file(file));
+        const std::string found = Sha256::of(content.str());
+        TORCH_CHECK(found == *trusted.sha256, file, ": its SHA-256 is ", found, ", and ", *trusted.sha256,
                     " was expected");
     }
-    caffe2::serialize::PyTorchStreamReader archive(file);
+    using Reader = caffe2::serialize::PyTorchStreamReader;
+    const auto whole = [&](const auto& read) {
+        try {
+            return read();
+        } catch (const c10::Error& e) {
+            TORCH_CHECK(false, file, ": it is cut short or changed (", e.what_without_backtrace(), "); fetch it again");
+        }
+    };
+    const auto archive =
+        whole([&] { return trusted.sha256 ? std::make_unique<Reader>(&content) : std::make_unique<Reader>(file); });
     const std::string folder = "opwright/";
-    if (!archive.hasRecord(folder + "manifest")) return;
+    if (!archive->hasRecord(folder + "manifest")) return;
     const auto record = [&](const std::string& name) {
-        const auto [data, size] = archive.getRecord(folder + name);
-        return std::string(static_cast<const char*>(data.get()), size);
+        return whole([&] {
+            const auto [data, size] = archive->getRecord(folder + name);
+            return std::string(static_cast<const char*>(data.get()), size);
+        });
     };
     std::vector<std::vector<std::string>> rows;
     std::istringstream lines(record("manifest"));
@@ -185,33 +221,45 @@ inline void load_operators(const std::string& file, const Trusted& trusted) {
         std::vector<std::string>& row = rows.emplace_back();
         std::istringstream words(line);
         for (std::string word; std::getline(words, word, '\t');) row.push_back(word);
-        row.resize(std::max<size_t>(row.size(), 4));
+        row.resize(std::max<size_t>(row.size(), 5));
     }
     TORCH_CHECK(
         !rows.empty() && rows[0][0] == "format" && rows[0][1] == "1", file,
         ": its operators are of another format than this header reads; take that of the opwright that wrote it");
+    for (const auto& row : rows) {
+        TORCH_CHECK(
+            row[0] == "format" || row[0] == "wire" || row[0] == "library" || row[0] == "native" || row[0] == "operator",
+            file, ": its manifest was changed ('", row[0], "'); fetch it again");
+    }
     auto& dispatcher = c10::Dispatcher::singleton();
     const std::string torch = std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR) + "." +
                               std::to_string(TORCH_VERSION_PATCH);
-    const auto load = [&](const char* kind, const std::string& which) {
+    const auto is_bound = [&](const std::string& overload, const std::string& device) {  // by the same build
+        const auto dot = overload.find('.');
+        const auto found = dispatcher.findOp({overload.substr(0, dot), overload.substr(dot + 1)});
+        return found && found->hasKernelForDispatchKey(c10::parseDispatchKey(device));
+    };
+    const auto load = [&](const char* kind, const std::string& which, const char* device) {
         bool any = false;
         for (const auto& row : rows) {
             if (row[0] != kind || row[3] != which) continue;
-            load_library(record(row[1]), row[2], file + ": " + row[1]);
+            if (device == nullptr || !is_bound(row[4], device)) {
+                load_library(record(row[1]), row[2], file + ": " + row[1]);
+            }
             any = true;
         }
         return any;
     };
     if (!dispatcher.findSchema({"opwright_native::load", ""})) {
-        TORCH_CHECK(load("native", torch), file, ": it was written for another torch than ", torch,
+        TORCH_CHECK(load("native", torch, nullptr), file, ": it was written for another torch than ", torch,
                     "; package the model again where torch is ", torch);
     }
-    load("library", "cpu");
-    if (at::globalContext().hasCUDA()) load("library", "cuda");
     for (const auto& row : rows) {
         TORCH_CHECK(row[0] != "wire" || Sha256::of(ask_native("opwright_native::wire")) == row[1], file,
                     ": another version of opwright is in this process than the one that wrote it");
     }
+    load("library", "cpu", "CPU");
+    if (at::globalContext().hasCUDA()) load("library", "cuda", "CUDA");
     const std::string trouble = ask_native("opwright_native::load", record("operators"));
     TORCH_CHECK(trouble.empty(), file, ": ", trouble);
     for (const auto& row : rows) {
@@ -219,7 +267,8 @@ inline void load_operators(const std::string& file, const Trusted& trusted) {
         const auto found = dispatcher.findSchema({row[1], ""});
         std::ostringstream here;
         if (found) here << found->schema();
-        TORCH_CHECK(here.str() == row[2], file, ": the model calls ", row[2], ", and here is ", here.str());
+        TORCH_CHECK(here.str() == row[2], file, ": the model calls ", row[2], ", and here is ",
+                    found ? here.str() : "none");
     }
 }
 

@@ -78,7 +78,8 @@ def built(part: str, plan: Callable[[], Plan | None]) -> cache.Entry | None:
 def content() -> str:
     """The hash of all of it, by which what was shipped is told from what was built of other sources."""
     files = sorted(file for file in NATIVE.rglob("*") if file.suffix in (".cpp", ".h"))
-    names = [f"{file.relative_to(NATIVE).as_posix()} {shipped.digest_of(file)}" for file in files]
+    files += [toolchain.INCLUDE / "opwright" / name for name in ("offer.h", "operators.h")]  # that they include
+    names = [f"{file.parent.name}/{file.name} {shipped.digest_of(file)}" for file in files]
     return hashlib.sha256("\n".join(names).encode()).hexdigest()
 
 

@@ -167,7 +167,9 @@ class Subject:
             if parameter.like:
                 return value
             if isinstance(value, Tensor):
-                laid = lay(value, case.layout, rng, written=parameter.mutated)
+                # Indices that no gradient reaches may belong together: wherever they lie, they keep their values.
+                fixed = _is_index(value) and not self.op.home.signature.names.get(name, parameter).differentiable
+                laid = lay(value, case.layout, rng, written=parameter.mutated or fixed)
                 changed = changed or laid is not value
                 return laid
             return [place(name, v) for v in value] if isinstance(value, (list, tuple)) and tensors(value) else value
@@ -241,6 +243,10 @@ class Subject:
         """A few plain cases, for what is slow and does not depend on values."""
         count = self.count if self.thorough else min(self.count, most)
         yield from (Case(s, dtype or self.main, extra=extra) for s in range(count))
+
+
+def _is_index(t: Tensor) -> bool:
+    return not (t.dtype.is_floating_point or t.dtype.is_complex or t.dtype == torch.bool)
 
 
 def choose_sizes(declared: list[int], variant: str, rng: random.Random) -> dict[int, int]:

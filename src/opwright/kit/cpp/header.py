@@ -27,10 +27,12 @@ _PLAIN = ("int64_t", "double", "bool", "at::ScalarType", "at::Device", "at::Layo
 """What is passed by value."""
 _TAKEN = """
 alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const constexpr
+char8_t char16_t char32_t co_await co_return co_yield const_cast consteval constinit
 continue decltype default delete do double dynamic_cast else enum explicit export extern false float for friend
 goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected
-public register requires return short signed sizeof static struct switch template this throw true try typedef
-typeid typename union unsigned using virtual void volatile while xor xor_eq op_ options_
+public register reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch
+template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t
+while xor xor_eq at c10 op_ options_ opwright std torch EOF NULL NAN INFINITY assert errno
 """
 _KEYWORDS = frozenset(_TAKEN.split())
 """What C++ takes for something else, and what the functions call things of their own."""
@@ -51,7 +53,8 @@ def header(target: str, operators: Sequence[Op[..., Any]]) -> str:
         f'extern "C" const char* opwright_trouble_of_{target}();',
     ]
     for space, functions in spaces.items():
-        parts += ["", f"namespace {space} {{", "", "\n\n".join(functions), "", f"}}  // namespace {space}"]
+        name = space if space == "opwright" else cpp_name(space)
+        parts += ["", f"namespace {name} {{", "", "\n\n".join(functions), "", f"}}  // namespace {name}"]
     return "\n".join(parts) + "\n"
 
 
@@ -65,7 +68,7 @@ def _function(target: str, op: Op[..., Any]) -> str:
         lines += [f"    {_type(p)} {cpp_name(p.name)}{_default(p)};" for p in named]
         lines += ["};", ""]
     raw = _raw(signature)
-    result = raw
+    result = "at::Tensor&" if signature.returns_input else raw
     fields = [o.name for o in signature.outputs]
     if len(fields) > 1 and all(fields):
         result = f"{name}_result"
@@ -74,7 +77,7 @@ def _function(target: str, op: Op[..., Any]) -> str:
             f"    {_type_of(o.kind.schema.removesuffix('?'))} {cpp_name(str(o.name))};" for o in signature.outputs
         ]
         lines += ["};", ""]
-    lines += [f"// {line}".rstrip() for line in _first_lines(op)]
+    lines += [f"// {line}".rstrip().rstrip("\\") for line in _first_lines(op)]
     declared = [f"{_passed(p)} {cpp_name(p.name)}{_default(p)}" for p in signature.parameters if p not in named]
     if named:
         declared.append(
@@ -90,7 +93,9 @@ def _function(target: str, op: Op[..., Any]) -> str:
         lines.append(f"    return std::make_from_tuple<{result}>({call});")
     else:
         lines.append(f"    return {call};")
-    return "\n".join([*lines, "}"])
+    # Another library of the same program may have the operator as well.
+    once = f"OPWRIGHT_FUNCTION_{op.namespace}_{op.name}"
+    return "\n".join([f"#ifndef {once}", f"#define {once}", *lines, "}", "#endif"])
 
 
 def _first_lines(op: Op[..., Any]) -> list[str]:
@@ -143,11 +148,11 @@ def _spell(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return literal(value)
     if isinstance(value, float):
         return {"inf": "INFINITY", "-inf": "-INFINITY", "nan": "NAN"}.get(str(value), repr(value))
     if isinstance(value, complex):
-        return f"{{{value.real!r}, {value.imag!r}}}"
+        return f"{{{_spell(value.real)}, {_spell(value.imag)}}}"
     if isinstance(value, (list, tuple)):
         return f"{{{', '.join(map(_spell, value))}}}"
     kinds = {"dtype": "at::ScalarType::", "layout": "at::Layout::", "memory_format": "at::MemoryFormat::"}
@@ -166,6 +171,16 @@ _CPP_DTYPES = {
     "complex128": "ComplexDouble", "complex32": "ComplexHalf", "uint16": "UInt16", "uint32": "UInt32",
     "uint64": "UInt64",
 }  # fmt: skip
+
+
+def literal(text: str) -> str:
+    """A text as C++ reads it.
+
+    >>> print(literal("a\\n"))
+    "a\\012"
+    """
+    plain = (chr(b) if 32 <= b < 127 and b not in b'"\\?' else f"\\{b:03o}" for b in text.encode())
+    return '"' + "".join(plain) + '"'
 
 
 def _camel(word: str) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,7 +14,7 @@ from opwright.kit.build import bound, compile, own, toolchain
 from opwright.kit.build.library import Library
 from opwright.kit.build.plan import Plan
 from opwright.kit.cpp import messages
-from opwright.kit.cpp.header import header
+from opwright.kit.cpp.header import header, literal
 from opwright.kit.op import Op
 
 CMAKE: Path = Path(__file__).parent.parent.parent / "cmake"
@@ -27,12 +26,14 @@ class NoLibrary(Exception):
     """A library cannot be made, and why."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """Sources that are compiled alike, one library of a target."""
+class Part(NamedTuple):
+    """A library of a target: the sources of one kernel file. A linker takes one copy of an inline function from
+    whatever object has it; what another file calls the same may be another function, or compiled otherwise."""
 
     name: str
-    plans: tuple[Plan, ...]
+    library: Library
+    plan: Plan
+    key: str
 
 
 def generate(target: str, operators: Sequence[Op[..., Any]], to: Path, *, with_cuda: bool) -> list[str]:
@@ -43,16 +44,16 @@ def generate(target: str, operators: Sequence[Op[..., Any]], to: Path, *, with_c
     keys = {library: f"{target}_{_short(target, str(to))}_{n}" for n, library in enumerate(libraries)}
     served = messages.served(operators, keys)
     if not served:
-        more = "; ".join(left)
+        more = "; ".join(left or [f"{op.name}: it has no kernel in C++" for op in operators])
         raise NoLibrary(f"{target}: no operator has a kernel that can be built{': ' + more if more else ''}")
     left += [f"{op.name}: it has no kernel in C++" for op in operators if op not in served]
-    plans = {library: library.plan() for library in libraries}
+    parts = [Part(f"{target}_{n}", each, each.plan(), keys[each]) for n, each in enumerate(libraries)]
     public = [op for op in served if op.home is op]
     _put(to / "include" / target / "operators.h", header(target, public))
     _put(to / "registry.cpp", _registry(target, messages.text(operators, keys)))
-    _put(to / "expected.txt", _expected(served, keys))
+    _put(to / "expected.txt", _expected(served, parts))
     _put_native(to)
-    _put(to / "operators.cmake", _listing(target, operators, [*_parts(target, libraries, plans)], keys, plans, to))
+    _put(to / "operators.cmake", _listing(operators, parts, to))
     return left
 
 
@@ -70,19 +71,6 @@ def _libraries(operators: Iterable[Op[..., Any]], with_cuda: bool) -> tuple[list
             else:
                 found[kernel.library] = None
     return list(found), list(left)
-
-
-def _parts(target: str, libraries: Sequence[Library], plans: dict[Library, Plan]) -> Iterable[Part]:
-    """Sources with flags of their own, and those for GPUs, get a library of their own: a linker takes one copy of an
-    inline function from whatever object has it, and that one may have been compiled otherwise."""
-    usual = ("cpu", (), False, "stable")
-    alike: dict[Any, list[Plan]] = {usual: []}
-    for library in libraries:
-        options = library.options
-        kind = (library.device, options.cxxflags, options.debug, options.abi)
-        alike.setdefault(kind, []).append(plans[library])
-    for n, group in enumerate(alike.values()):
-        yield Part(target if n == 0 else f"{target}_{n + 1}", tuple(group))
 
 
 def _short(*parts: str) -> str:
@@ -110,43 +98,28 @@ def _put_native(to: Path) -> None:
 
 def _registry(target: str, text: str) -> str:
     pieces = re.findall(r"(?s).{1,4000}", text)
-    literal = "\n".join(f"    {_literal(piece)}" for piece in pieces)
+    lines = "\n".join(f"    {literal(piece)}" for piece in pieces)
     return (
         f"// What is said of the operators of {target}. Written by opwright; changes are lost.\n"
-        f"#include <opwright/library.h>\n\nOPWRIGHT_LIBRARY({target},\n{literal});\n"
+        f"#include <opwright/library.h>\n\nOPWRIGHT_LIBRARY({target},\n{lines});\n"
     )
 
 
-def _literal(text: str) -> str:
-    out = []
-    for byte in text.encode():
-        out.append(chr(byte) if 32 <= byte < 127 and byte not in b'"\\?' else f"\\{byte:03o}")
-    return '"' + "".join(out) + '"'
-
-
-def _expected(operators: Sequence[Op[..., Any]], keys: dict[Library, str]) -> str:
+def _expected(operators: Sequence[Op[..., Any]], parts: Sequence[Part]) -> str:
     """The types that each kernel must have, for the check after the build (cmake/verify.py)."""
     lines = []
-    for op in operators:
-        for kernel in op.kernels:
-            if kernel.library in keys:
-                lines.append("\t".join((op.name, kernel.device, str(kernel.library.file), *bound.wanted(op))))
+    for part in parts:
+        for op in operators:
+            if any(kernel.library is part.library for kernel in op.kernels):
+                file = str(part.library.file)
+                lines.append("\t".join((part.name, op.name, part.library.device, file, *bound.wanted(op))))
     return "\n".join(lines) + "\n"
 
 
 # --- for CMake -----------------------------------------------------------------------------------------------------
 
 
-def _listing(
-    target: str,
-    operators: Sequence[Op[..., Any]],
-    parts: Sequence[Part],
-    keys: dict[Library, str],
-    plans: dict[Library, Plan],
-    to: Path,
-) -> str:
-    by_plan = {id(plan): keys[library] for library, plan in plans.items()}
-    read = sorted({str(Path(op.file).resolve()) for op in operators if op.file})
+def _listing(operators: Sequence[Op[..., Any]], parts: Sequence[Part], to: Path) -> str:
     lines = [
         "# Written by opwright; changes are lost.",
         _set("_ow_torch_version", torch.__version__.partition("+")[0]),
@@ -154,35 +127,45 @@ def _listing(
         _set("_ow_torch_libraries", str(toolchain.torch_libraries())),
         _set("_ow_include", str(toolchain.INCLUDE)),
         _set("_ow_generated", str(to)),
-        _set("_ow_operator_files", *read),
+        _set("_ow_read", *_read(operators)),
+        _set("_ow_registry_options", *Plan("registry", ()).flags),
         _set("_ow_parts", *(part.name for part in parts)),
     ]
     for part in parts:
-        lines.append(_set(f"_ow_sources_of_{part.name}", *(str(s) for plan in part.plans for s in plan.sources)))
-        for plan in part.plans:
-            for source in plan.sources:
-                lines += _source(target, plan, source, by_plan[id(plan)])
-    registry = Plan("registry", ()).flags
-    lines += [
-        f"set_source_files_properties({_quote(str(to / 'registry.cpp'))} TARGET_DIRECTORY {target} PROPERTIES",
-        f"    COMPILE_OPTIONS {_quote(';'.join(registry))})",
-    ]
+        lines += _part(part)
     return "\n".join(lines) + "\n"
 
 
-def _source(target: str, plan: Plan, source: Path, key: str) -> list[str]:
-    on_gpu = source.suffix == ".cu"
-    flags = list(plan.nvccflags if on_gpu else plan.flags)
-    if not on_gpu:
-        flags += ["$<$<CXX_COMPILER_ID:GNU>:-ftree-vectorize>", "$<$<CXX_COMPILER_ID:GNU>:-fvect-cost-model=dynamic>"]
-    defines = [d.replace("{key}", key) for d in plan.defines]
-    includes = [str(p) for p in plan.includes if p != toolchain.INCLUDE]
+def _read(operators: Sequence[Op[..., Any]]) -> list[str]:
+    """What Python read of the operators: their files, the modules beside those, and the versions of what it read by."""
+    own_files = {Path(op.file).resolve() for op in operators if op.file}
+    beside = {file for own_file in own_files for file in own_file.parent.glob("*.py")}
+    versions = {Path(torch.__file__).parent / "version.py", CMAKE.parent / "version.py", *own.NATIVE.glob("*.cpp")}
+    return sorted(str(file) for file in {*own_files, *beside, *versions} if file.is_file())
+
+
+def _part(part: Part) -> list[str]:
+    plan = part.plan
+    flags = [*plan.flags, "$<$<CXX_COMPILER_ID:GNU>:-ftree-vectorize>"]
+    flags.append("$<$<CXX_COMPILER_ID:GNU>:-fvect-cost-model=dynamic>")
+    options = [f"$<$<COMPILE_LANGUAGE:CXX>:{_escaped(flag)}>" for flag in flags]
+    # CMake leaves out what stands twice, and each flag for the compiler behind nvcc stands after one.
+    for_nvcc = " ".join(plan.nvccflags).replace("-Xcompiler ", "-Xcompiler=").split()
+    options += [f"$<$<COMPILE_LANGUAGE:CUDA>:{_escaped(flag)}>" for flag in for_nvcc]
+    name = part.name
     return [
-        f"set_source_files_properties({_quote(str(source))} TARGET_DIRECTORY {target} PROPERTIES",
-        f"    COMPILE_OPTIONS {_quote(';'.join(flags))}",
-        f"    COMPILE_DEFINITIONS {_quote(';'.join(defines))}",
-        f"    INCLUDE_DIRECTORIES {_quote(';'.join(includes))})",
+        _set(f"_ow_sources_of_{name}", *map(str, plan.sources)),
+        _set(f"_ow_options_of_{name}", *options),
+        _set(f"_ow_definitions_of_{name}", *(d.replace("{key}", part.key) for d in plan.defines)),
+        _set(f"_ow_includes_of_{name}", *(str(p) for p in plan.includes if p != toolchain.INCLUDE)),
+        _set(f"_ow_ldflags_of_{name}", *plan.options.ldflags),
+        _set(f"_ow_rdc_of_{name}", "ON" if plan.options.rdc else "OFF"),
     ]
+
+
+def _escaped(flag: str) -> str:
+    """A flag inside a generator expression, which ends at the first >."""
+    return flag if flag.startswith("$<") else flag.replace(">", "$<ANGLE-R>").replace(",", "$<COMMA>")
 
 
 def _set(name: str, *values: str) -> str:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import platform
 import re
 import shutil
 import string
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,14 @@ import torch as _torch
 
 _here = _Path(__file__).parent
 if not _torch._C._jit_get_schemas_for_operator("opwright_native::load"):
-    _torch.ops.load_library(str(_here / "native.so"))
-for _library in $libraries:
-    _torch.ops.load_library(str(_here / _library))
+    _version = _torch.__version__.partition("+")[0]
+    if not (_here / f"native_{_version}.so").is_file():
+        raise ImportError(f"$name: it was written for torch $torch, and this is torch {_version}")
+    _torch.ops.load_library(str(_here / f"native_{_version}.so"))
+for _library, _device, _bound in $libraries:
+    _known = _torch._C._dispatch_has_kernel(_bound)
+    if not _known or not _torch._C._dispatch_has_kernel_for_dispatch_key(_bound, _device):
+        _torch.ops.load_library(str(_here / _library))
 _trouble = _torch.ops.opwright_native.load((_here / "operators.txt").read_bytes().decode())
 if _trouble:
     raise ImportError(_trouble)
@@ -68,15 +74,19 @@ def write(
         public = [op for op in operators if op in served]
         if not public:
             raise ValueError(f"no operator has a kernel for {device}, and there would be nothing to call")
-        for torch, native in natives():
-            backend = device if release is None else f"cu{release[0]}{release[1]}"
-            major, minor, *_ = torch.split(".")
-            place = to / "build" / f"torch{major}{minor}-cxx11-{backend}-{platform.machine()}-{sys.platform}"
+        backend = device if release is None else f"cu{release[0]}{release[1]}"
+        bound = [
+            (f"{file}.so", device.upper(), messages.bound(operators, library, keys))
+            for library, file in zip(keys, libraries, strict=True)
+        ]
+        for release_line, owned in _by_release(natives()).items():
+            place = to / "build" / f"torch{release_line}-cxx11-{backend}-{platform.machine()}-{sys.platform}"
             shutil.rmtree(place, ignore_errors=True)
             place.mkdir(parents=True)
-            files = {f"{op_name}.so": content for op_name, content in libraries.items()} | {"native.so": native}
+            files = {f"{file}.so": content for file, content in libraries.items()}
+            files |= {f"native_{torch}.so": content for torch, content in owned.items()}
             files["operators.txt"] = messages.text(operators, keys).encode()
-            files["__init__.py"] = _module(name, device, torch, public, list(libraries)).encode()
+            files["__init__.py"] = _module(name, device, ", ".join(owned), public, bound).encode()
             for file, content in files.items():
                 (place / file).write_bytes(content)
             _write_metadata(place, files, name, version, license, device)
@@ -84,18 +94,28 @@ def write(
     return variants
 
 
+def _by_release(natives: Iterable[tuple[str, bytes]]) -> dict[str, dict[str, bytes]]:
+    """opwright's own C++ by the release of torch that a variant is for, such as 213, then by its exact version."""
+    found: dict[str, dict[str, bytes]] = {}
+    for torch, content in natives:
+        major, minor, *_ = torch.split(".")
+        found.setdefault(f"{major}{minor}", {})[torch] = content
+    return found
+
+
 def _module(
     name: str,
     device: str,
     torch: str,
     operators: Sequence[Op[..., Any]],
-    libraries: list[str],
+    libraries: list[tuple[str, str, str]],
 ) -> str:
     return MODULE.substitute(
         title=f"{name}: {', '.join(op.name for op in operators)}.",
+        name=name,
         device=device,
         torch=torch,
-        libraries=repr(tuple(f"{each}.so" for each in libraries)),
+        libraries=repr(tuple(libraries)),
         names=repr([op.name for op in operators]),
         functions="".join(map(_function, operators)),
     )
@@ -110,13 +130,15 @@ def _function(op: Op[..., Any]) -> str:
             starred = True
         pieces.append(p.name if p.default is EMPTY else f"{p.name}={_default(p)}")
         given.append(f"{p.name}={p.name}" if p.keyword_only else p.name)
-    text = (op.__doc__ or op.schema).strip().replace("\\", "\\\\").replace('"""', "'''")
-    call = f"_torch.ops.{op.namespace}.{op.name}({', '.join(given)})"
-    return f'\n\ndef {op.name}({", ".join(pieces)}):\n    """{text}"""\n    return {call}\n'
+    text = (op.__doc__ or op.schema).strip()
+    call = f"_torch.ops.{op.namespace}.{op.name}.default({', '.join(given)})"
+    return f"\n\ndef {op.name}({', '.join(pieces)}):\n    {text!r}\n    return {call}\n"
 
 
 def _default(p: Parameter) -> str:
     value = p.kind.encode(p.default) if p.kind.encode else p.default
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float({str(value)!r})"
     return f"_{value}" if str(value).startswith("torch.") else repr(value)
 
 

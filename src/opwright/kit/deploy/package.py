@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import zipfile
@@ -83,6 +84,10 @@ def _named(archive: Path) -> Iterator[Op[..., Any]]:
     """The operators of ours whose names an archive holds."""
     with zipfile.ZipFile(archive) as opened:
         texts = [opened.read(name) for name in opened.namelist() if name.endswith((".json", ".cpp"))]
+    for space, name in {found for text in texts for found in re.findall(rb"torch\.ops\.(\w+)\.(\w+)", text)}:
+        called = f"{space.decode()}::{name.decode()}"
+        if not torch._C._jit_get_schemas_for_operator(called):
+            raise ValueError(f"the model calls {called}, which is not in this process; import what defines it first")
     for op in registry.operators():
         spelled = (f"torch.ops.{op.namespace}.{op.name}.", f'{op.qualname}"', f"{op.qualname}.")
         if any(word.encode() in text for word in spelled for text in texts):
@@ -98,7 +103,8 @@ def _add(archive: Path, operators: list[Op[..., Any]], devices: set[str]) -> Non
     ]
     keys, libraries, _ = gather(operators, devices)
     for library, name in zip(keys, libraries, strict=True):
-        rows.append(("library", f"{name}.so", _put(files, f"{name}.so", libraries[name]), library.device))
+        digest = _put(files, f"{name}.so", libraries[name])
+        rows.append(("library", f"{name}.so", digest, library.device, messages.bound(operators, library, keys)))
     lost = [op.name for op in operators if op not in messages.served(operators, keys)]
     if lost:
         raise ValueError(

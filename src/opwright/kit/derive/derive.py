@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opwright.kit.derive import keeping
 from opwright.kit.derive.vjp import refuse_errors, vjp, where_history_ends
 from opwright.kit.spec import probe
 from opwright.kit.spec.extras import Extras, result_names
-from opwright.kit.spec.kinds import BASIC, TENSOR, Kind, Like, list_of
+from opwright.kit.spec.kinds import BASIC, OPTIONAL_TENSOR, TENSOR, Kind, Like, list_of
 from opwright.kit.spec.schema import EMPTY, Output, Parameter, Signature
 from opwright.kit.spec.values import copied, has_gradient, has_values, tensors, tuple_of
 
-OPTIONAL_TENSOR = replace(TENSOR, schema="Tensor?", says="a Tensor or None", fast=f"{{v}} is None or {TENSOR.fast}")
 TENSORS = list_of(TENSOR)
 MOST_ARGUMENTS = 64
 """PyTorch's dispatcher takes no more."""
@@ -292,6 +292,7 @@ def _declared(
 
     rung = _assemble(name, below, list(by_grad.values()), used, outputs, mask, gradients)
     rung = replace(rung, gradient=gradient, takes=tuple(given))
+    rung = keeping.with_when(name, below, rung, when)
     if cached:
         rung = replace(rung, extras=extras, caches=frozenset(outputs))
     return rung

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from opwright.kit import private
-from opwright.kit.derive import derive, saved
+from opwright.kit.derive import derive, keeping
 from opwright.kit.derive.derive import Missing, Rung
 from opwright.kit.derive.vjp import refuse_derivative
 from opwright.kit.spec.samples import Maker, Sample, read_sample, samples_of_rung
@@ -158,8 +158,7 @@ def _gradient(
         found = replace(found, total=_by_formula(signature, found))
     elif found.total is not None and spec.fake is not None:
         found = replace(found, total=_followed(spec.name, found.total))
-    found = saved.with_when(spec.name, signature, found, formula.when or {})
-    return found if formula.needs is None else saved.with_needs(spec.name, signature, found, formula.needs)
+    return found if formula.needs is None else keeping.with_needs(spec.name, signature, found, formula.needs)
 
 
 def _followed(name: str, total: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 import warnings
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from opwright.kit.dispatch.kernel import Kernel
     from opwright.kit.op import Op
     from opwright.kit.spec.domain import Domain
+    from opwright.kit.spec.schema import Parameter
     from opwright.kit.spec.sizes import Dimension
 
 MOST_DIMENSIONS = 64
@@ -60,6 +64,12 @@ def available() -> str | None:
     return wire.difference(torch.ops.opwright_native.wire())
 
 
+@lru_cache
+def _take() -> Callable[[int], None]:
+    """What takes a library's list of its kernels."""
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(torch.ops.opwright_native.offer())
+
+
 def route(op: Op[..., Any], device: str, kernels: list[Kernel]) -> None:
     """Let C++ choose between these built kernels of one device; what they do not take comes back to Python."""
     if available() is not None or not kernels:
@@ -73,7 +83,18 @@ def route(op: Op[..., Any], device: str, kernels: list[Kernel]) -> None:
             rejecting=ways.rejecting(entry),
             routes=tuple(describe(op, kernel.domain, kernel.overload.name()) for kernel in kernels),
         )
+        for library in dict.fromkeys(kernel.library for kernel in kernels):
+            if library is not None and library.offered:
+                _take()(library.offered)
         torch.ops.opwright_native.install(wire.words(routing))
+
+
+def introduce(kind: type) -> None:
+    """Tell C++ of a kind of tensor that knows all operators, so that it need not ask Python about each. It reads a
+    tensor's type where Python's ABI has it, which a free-threaded Python or one that traces references does not."""
+    if available() is None and not own.free_threaded() and not hasattr(sys, "getobjects"):
+        with private.unwatched():
+            torch.ops.opwright_native.introduce(id(kind))
 
 
 def is_alone(qualname: str) -> bool:
@@ -97,9 +118,10 @@ def describe(op: Op[..., Any], domain: Domain, overload: str) -> wire.Route:
         mixed=domain.mixed,
         broadcast=domain.broadcast,
         layout=domain.layout,
-        arguments=tuple(_argument(domain, p.name) for p in parameters),
+        arguments=tuple(_argument(domain, p) for p in parameters),
         required=tuple(i for i, p in enumerate(parameters) if p.kind.schema == "Tensor"),
         numbers=tuple(i for i, p in enumerate(parameters) if p.kind.is_number),
+        texts=tuple(i for i, p in enumerate(parameters) if p.kind.words),
         names=len(names),
         patterns=tuple(
             wire.Pattern(i, pattern.leading, tuple(_dimension(d, names) for d in pattern.dimensions))
@@ -110,10 +132,11 @@ def describe(op: Op[..., Any], domain: Domain, overload: str) -> wire.Route:
     )
 
 
-def _argument(domain: Domain, name: str) -> wire.Argument:
-    ranks = domain.ranks.get(name, range(MOST_DIMENSIONS + 1))
+def _argument(domain: Domain, p: Parameter) -> wire.Argument:
+    ranks = domain.ranks.get(p.name, range(MOST_DIMENSIONS + 1))
     least, most = (ranks.start, ranks.stop - 1) if isinstance(ranks, range) else (ranks, ranks)
-    return wire.Argument(name in domain.wide, domain.types.get(name, ()), least, min(most, MOST_DIMENSIONS))
+    types = domain.types.get(p.name, ())
+    return wire.Argument(p.name in domain.wide, types, least, min(most, MOST_DIMENSIONS), p.kind.words)
 
 
 def _dimension(d: Dimension, names: list[str]) -> wire.Dimension:

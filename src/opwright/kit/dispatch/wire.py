@@ -13,7 +13,7 @@ import torch
 from opwright.kit.spec.domain import Layout
 from opwright.kit.spec.require import spell
 
-VERSION = 2
+VERSION = 4
 """Counted up when fields mean something else, or cross in another way, under the same names."""
 
 Origin = Literal["gradient", "input", "output", "wanted"]
@@ -58,6 +58,7 @@ class Argument(NamedTuple):
     dtypes: tuple[torch.dtype, ...]  # of its own; empty: those of all
     least_rank: int
     most_rank: int
+    words: tuple[str, ...]  # those that a text may be; empty: any
 
 
 class Dimension(NamedTuple):
@@ -89,6 +90,7 @@ class Route(NamedTuple):
     arguments: tuple[Argument, ...]
     required: tuple[int, ...]  # the tensors that must be given
     numbers: tuple[int, ...]  # the arguments that it takes as double
+    texts: tuple[int, ...]  # those that may be some words alone
     names: int  # how many the patterns have
     patterns: tuple[Pattern, ...]
     says: str  # the same in words, for messages

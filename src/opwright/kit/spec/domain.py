@@ -90,7 +90,8 @@ class Domain:
         'contiguous tensors of float32, of sizes x[..., k] weight[n, k]'
         """
         layout = "" if self.layout == "any" else f"{self.layout} "
-        parts = [f"{layout}tensors of {_list(self.dtypes) if self.dtypes else 'any dtype'}"]
+        one = "" if self.mixed or len(self.dtypes) == 1 else "one of " if self.dtypes else "one dtype, whichever"
+        parts = [f"{layout}tensors of {one}{_list(self.dtypes) if self.dtypes else '' if one else 'any dtype'}"]
         parts += [f"{name} of {_list(dtypes)}" for name, dtypes in self.types.items()]
         parts += [f"{', '.join(self.wide)} also of float32"] if self.wide else []
         parts += [f"{name} of {_ranks(allowed)} dimensions" for name, allowed in self.ranks.items()]

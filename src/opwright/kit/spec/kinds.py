@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import torch
@@ -33,6 +33,8 @@ class Kind:
     """Called when `fast` is false: the value as the reference wants it, or TypeError."""
     encode: Callable[[Any], Any] | None = None
     """The value as the dispatcher wants it, where that differs (an enum's name)."""
+    words: tuple[str, ...] = ()
+    """What a text may be as it crosses the dispatcher; empty: anything."""
 
     @property
     def is_tensor(self) -> bool:
@@ -127,6 +129,7 @@ BASIC: dict[Any, Kind] = {
     torch.memory_format: Kind("MemoryFormat", "a torch.memory_format", "False", _instance(torch.memory_format)),
     torch.Generator: Kind("Generator", "a torch.Generator", "False", _instance(torch.Generator)),
 }
+OPTIONAL_TENSOR = replace(TENSOR, schema="Tensor?", says="a Tensor or None", fast=f"{{v}} is None or {TENSOR.fast}")
 NUMBER = Kind("Scalar", "a number", "type({v}) in ow__numbers", _to_number)
 FAST_NAMES: dict[str, Any] = {
     "ow__Tensor": Tensor,
@@ -146,6 +149,7 @@ def _optional(kind: Kind) -> Kind:
         fast=f"{{v}} is None or ({kind.fast})",
         convert=kind.convert,
         encode=None if kind.encode is None else encode,
+        words=kind.words,
     )
 
 
@@ -172,7 +176,8 @@ def _enum(kind: type[enum.Enum]) -> Kind:
     def encode(value: Any) -> Any:
         return value.name if isinstance(value, kind) else value
 
-    return Kind("str", f"one of {', '.join(map(str, kind))}", "False", convert, encode)
+    names = tuple(kind.__members__)
+    return Kind("str", f"one of {', '.join(map(str, kind))}", "False", convert, encode, names)
 
 
 def _flag(kind: type[enum.Flag]) -> Kind:
@@ -203,7 +208,8 @@ def _literal(values: tuple[Any, ...]) -> Kind | None:
             return value
         raise TypeError
 
-    return Kind(kind.schema, f"one of {', '.join(map(repr, values))}", "False", convert)
+    words = tuple(v for v in values if isinstance(v, str))
+    return Kind(kind.schema, f"one of {', '.join(map(repr, values))}", "False", convert, words=words)
 
 
 def kind_of(annotation: Any) -> Kind | None:
@@ -231,4 +237,7 @@ def kind_of(annotation: Any) -> Kind | None:
         return _flag(annotation)
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return _enum(annotation)
+    held = getattr(annotation, "__opwright_schema__", None) if isinstance(annotation, type) else None
+    if held is not None:
+        return Kind(held, f"a {annotation.__name__}", "False", _instance(annotation))
     return BASIC.get(annotation)

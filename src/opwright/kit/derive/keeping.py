@@ -1,12 +1,16 @@
-"""Which of the tensors that a gradient reads a call keeps for it, by its author's word."""
+"""What an author says of the tensors that a gradient saves: who reads them, and which calls keep them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from opwright.kit.derive.derive import OPTIONAL_TENSOR, Rung
+from opwright.kit.spec.kinds import OPTIONAL_TENSOR
 from opwright.kit.spec.schema import Signature
+
+if TYPE_CHECKING:
+    from opwright.kit.derive.derive import Rung
 
 
 def with_needs(name: str, below: Signature, rung: Rung, needs: Mapping[str, Sequence[str]]) -> Rung:
