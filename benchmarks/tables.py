@@ -228,7 +228,7 @@ def state() -> dict[str, str]:
 
 
 PAGES = {
-    **({ROOT / "docs" / "ways-in.md": ways_in} if WAYS_IN.exists() else {}),
+    ROOT / "docs" / "ways-in.md": ways_in,
     ROOT / "docs" / "state.md": state,
     ROOT / "docs" / "gradients.md": gradients,
     ROOT / "docs" / "shipping.md": shipping,

@@ -18,7 +18,12 @@ GRAPHS = {"spmm", "sddmm", "spmm_max"}
 """Operators of a dozen tensors, which take long in every way: `test` has the plain ways, `test-all` every one."""
 FORMS = [op.saving_form for op in FUNCTIONAL if op.saving_form is not None]
 """Those that return extra results."""
-RUNGS = [rung for op in FUNCTIONAL for rung in (op.backward, *([op.backward.backward] if op.backward.has_rung else []))]
+RUNGS = [
+    rung
+    for op in FUNCTIONAL
+    if op.has_rung
+    for rung in (op.backward, *([op.backward.backward] if op.backward.has_rung else []))
+]
 
 
 def opaque_twin(op: ow.Op[..., Any]) -> ow.Op[..., Any]:

@@ -224,14 +224,18 @@ def dtensor() -> Any:
     except ImportError:
         _ShardingPlaceholder = _SingleDimStrategyInfo = None  # type: ignore[assignment,misc]
     dispatcher = DTensor._op_dispatcher
-    expand: Any = expand_to_full_mesh_op_strategy
-    if "allow_uneven_sharding" in inspect.signature(expand).parameters:  # pieces may be empty
-        expand = functools.partial(expand, allow_uneven_sharding=True)
+
+    def uneven(function: Any) -> Any:
+        """Where it can be told, pieces may be empty."""
+        can = function is not None and "allow_uneven_sharding" in inspect.signature(function).parameters
+        return functools.partial(function, allow_uneven_sharding=True) if can else function
+
     return SimpleNamespace(
         DTensor=DTensor, Partial=Partial, Replicate=Replicate, Shard=Shard, StridedShard=_StridedShard,
         Spec=DTensorSpec, Meta=TensorMeta, OpSchema=schema.OpSchema, OpSpec=schema.OpSpec,
-        OpStrategy=schema.OpStrategy, SchemaInfo=schema.RuntimeSchemaInfo, expand=expand,
-        Placeholder=_ShardingPlaceholder, SingleDim=_SingleDimStrategyInfo,
+        OpStrategy=schema.OpStrategy, SchemaInfo=schema.RuntimeSchemaInfo,
+        expand=uneven(expand_to_full_mesh_op_strategy), SingleDim=uneven(_SingleDimStrategyInfo),
+        Placeholder=_ShardingPlaceholder,
         dispatcher=dispatcher, propagator=dispatcher.sharding_propagator,
     )  # fmt: skip
 

@@ -31,6 +31,7 @@ def test_every_wrong_rule_is_listed() -> None:
     assert len(BROKEN_RULES) >= 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [b for b in BROKEN_RULES if b.name != "needs_two_rows"], ids=lambda b: b.name)
 def test_the_operator_itself_is_right(broken: BrokenRule) -> None:
     """Only its rule is wrong, so that nothing else can have found it."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from opwright.kit import private
 from tests.kit.distributed import ranks
 from tests.kit.distributed.test_train import expect_the_same
 
@@ -34,6 +35,8 @@ WITHOUT_MOVING = [
 
 @pytest.mark.parametrize("name", WITHOUT_MOVING)
 def test_devices_work_on_their_own_pieces(calls: dict[str, Any], name: str) -> None:
+    if name == "sigmoid empty piece" and not hasattr(private.dtensor().expand, "keywords"):
+        pytest.skip("this torch gathers a tensor that has fewer rows than there are devices")
     assert calls[name]["forward"] == calls[name]["backward"] == {}
     cut = name != "scale whole"
     assert all(("Shard" in result) == cut for result in calls[name]["results"])

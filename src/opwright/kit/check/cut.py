@@ -91,8 +91,8 @@ def prove(op: Op[..., Any], sample: Sample, rule: Rule, pieces: int, oracle: Ora
     else:
         with private.simulated_ranks(pieces) as ranks:
             each = ranks(run)
-    joined = [join([r[i] for r in each], where) for i, where in enumerate(rule.outputs)]
     try:
+        joined = [join([r[i] for r in each], where) for i, where in enumerate(rule.outputs)]
         oracle.judge(joined)
         for device in range(1, pieces):  # what is said to be whole must be so everywhere
             same = [where == REPLICATE for where in rule.outputs]
@@ -147,9 +147,11 @@ def join(pieces: Sequence[Tensor | None], where: Placement) -> Tensor | None:
         exact = there[0].is_floating_point() or there[0].is_complex()
         return sum((p.to(wide) for p in there[1:]), there[0].to(wide)).to(there[0].dtype) if exact else sum(there)  # type: ignore[return-value]
     assert isinstance(where, int)
-    if any(where >= p.dim() for p in there):
-        raise Finding(f"its result has {there[0].dim()} dimensions and cannot be cut along {where}")
-    return torch.cat(there, where)
+    try:
+        return torch.cat(there, where)
+    except (RuntimeError, IndexError):
+        shapes = ", ".join(str(tuple(p.shape)) for p in there)
+        raise Finding(f"results of shapes {shapes} are no pieces along {where}") from None
 
 
 # --- what could be declared -----------------------------------------------------------------------------------------

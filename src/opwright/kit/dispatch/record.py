@@ -101,7 +101,7 @@ class _Node(torch.autograd.Function):
         needed = iter(ctx.needs_input_grad[4:])
         wants = [[next(needed) for _ in values[p.name]] for p in op.signature.differentiable_inputs]
         arguments[above.rung.wanted] = [any(w) for w in wants]
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or registry.any_distributed(arguments.values()):
             above.define()  # before Dynamo reads its calls, which become others by that
             grads = above.calls.when_asked[0](**arguments)
         else:

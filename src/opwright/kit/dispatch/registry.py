@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from opwright.kit import locks, private
+from opwright.kit.spec.values import tensors
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -144,6 +145,11 @@ def entry_of(name: str) -> Entry:
 def is_distributed(kind: type) -> bool:
     """Whether a kind of tensor is DTensor."""
     return kind.__module__ == DISTRIBUTED and kind.__name__ == "DTensor"
+
+
+def any_distributed(given: Iterable[Any]) -> bool:
+    """Whether there is a DTensor among arguments, for which an operator has rules that its reference has not."""
+    return any(is_distributed(type(t)) for value in given for t in tensors(value))
 
 
 def meet(name: str, given: list[Tensor]) -> bool:

@@ -61,8 +61,7 @@ def find(
         return Found("reference", "it draws random numbers, and each device would draw others")
     if any(p.mutated for p in op.signature.parameters):
         return Found("reference", "it writes to its arguments")
-    kinds = [p.kind for p in op.signature.parameters] + [o.kind for o in op.signature.outputs]
-    if any(kind.is_list and kind.is_tensor for kind in kinds):
+    if _has_lists(op.signature):
         return Found("reference", "it takes or returns a list of tensors")
     try:
         below = _elementwise(op, values)
@@ -213,8 +212,6 @@ def _by_mesh(entry: registry.Entry) -> Any:
         values = _values(op, schema.args_schema, schema.kwargs_schema)
         given = op.signature.bind(tuple(schema.args_schema), dict(schema.kwargs_schema))
         specs = {n: given[n].strategies[0].output_spec for n, v in values.items() if type(v) is carry.Meta}
-        if not specs:
-            raise NotImplementedError(f"{op.name}: it takes lists of tensors alone")  # which the rule serves
         mesh = next(iter(specs.values())).mesh
         strange = next((n for n, s in specs.items() if s.mesh != mesh), None)
         if strange is not None:
@@ -282,8 +279,7 @@ def introduce(entry: registry.Entry) -> None:
     plain = shard.declared(op) is not None and not _keyword_tensors(op.signature)
     propagator = dt.propagator
     if plain and dt.SingleDim is not None:
-        strategy = dt.SingleDim(_by_dimension(entry), allow_uneven_sharding=True)
-        propagator.register_single_dim_op_strategy(entry.overload, strategy, info)
+        propagator.register_single_dim_op_strategy(entry.overload, dt.SingleDim(_by_dimension(entry)), info)
     else:
         getattr(propagator, "op_single_dim_strategy_funcs", {}).pop(entry.overload, None)
         _strategies[entry.overload.name()] = _by_mesh(entry)
@@ -308,6 +304,12 @@ def _schema_info(signature: Signature) -> Any:
     """What DTensor keeps its decisions by: every argument that is no tensor as well."""
     keywords = [p.name for p in signature.parameters if p.keyword_only]
     return private.dtensor().SchemaInfo(0, keywords or None, needs_pytree=False)
+
+
+def _has_lists(signature: Signature) -> bool:
+    """Whether an operator takes or returns lists of tensors, of which there are no rules."""
+    kinds = [p.kind for p in signature.parameters] + [o.kind for o in signature.outputs]
+    return any(kind.is_list and kind.is_tensor for kind in kinds)
 
 
 def _keyword_tensors(signature: Signature) -> list[str]:
@@ -339,6 +341,8 @@ def _give_rule(entry: registry.Entry) -> bool:
         kwargs = kwargs or {}
         if entry.op.functional is not None:
             return _in_place(entry.op, args, kwargs)
+        if _has_lists(entry.op.signature):
+            return entry.op.run_reference(*args, **kwargs)
         try:
             if any(isinstance(v, kind) for v in kwargs.values()):
                 args, kwargs = _moved(entry, func, args, kwargs)
