@@ -101,7 +101,8 @@ def op(
 
     said: dict[str, Any] = {
         "name": name, "namespace": namespace, "mutates": mutates, "nondifferentiable": nondifferentiable,
-        "random": random, "deterministic": deterministic, "opaque": opaque, "compile": compile, "autocast": autocast, "tags": tags, "vmap": vmap,
+        "random": random, "deterministic": deterministic, "opaque": opaque, "compile": compile, "autocast": autocast,
+        "tags": tags, "vmap": vmap,
     }  # fmt: skip
     return make if function is None else make(function)
 
