@@ -149,7 +149,8 @@ def test_it_is_the_same_each_time_and_can_be_captured() -> None:
 
     def step() -> list[Tensor]:
         out = layer(x)
-        return [out, *torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])]
+        grads = torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])
+        return [out.detach(), *grads]  # a graph that lives on belongs to the stream it was made on
 
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):

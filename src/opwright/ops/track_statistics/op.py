@@ -9,7 +9,8 @@ from torch import Tensor
 import opwright as ow
 
 
-@ow.op(mutates=("running_mean", "running_var", "batches"), nondifferentiable=("mean", "var", "count"))
+# Autocast casts none of it: statistics stay as wide as they are.
+@ow.op(mutates=("running_mean", "running_var", "batches"), nondifferentiable=("mean", "var", "count"), autocast=())
 def track_statistics(
     running_mean: Tensor,
     running_var: Tensor,
