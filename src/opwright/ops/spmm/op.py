@@ -208,6 +208,7 @@ GRADIENT_DOMAIN = ow.Domain(
 spmm.kernel_files("cpu.cpp", domain=DOMAIN, backward=GRADIENT_DOMAIN)
 ON_GPU = ow.Options(sources=("float.cu", "double.cu", "half.cu", "bfloat16.cu"))
 spmm.kernel_files("cuda.cu", domain=DOMAIN, backward=GRADIENT_DOMAIN, options=ON_GPU)
+spmm.shard("-> [_, f]", over="f")
 
 
 # --- products where there are edges -----------------------------------------------------------------------------
@@ -330,3 +331,4 @@ PRODUCT = ow.Domain(dtypes=ow.FLOATING, types=INDEX, sizes=f"a[r, f] b[n, f] {SI
 PRODUCT_GRADIENT = ow.Domain(dtypes=ow.FLOATING, types=INDEX, sizes=f"grad[e] a[r, f] b[n, f] {SIZES}")
 sddmm.kernel_files("cpu.cpp", domain=PRODUCT, backward=PRODUCT_GRADIENT)
 sddmm.kernel_files("cuda.cu", domain=PRODUCT, backward=PRODUCT_GRADIENT, options=ON_GPU)
+sddmm.shard("-> [e]", over="", sums="f")
