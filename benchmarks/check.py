@@ -104,7 +104,8 @@ def samples(op: ow.Op[..., Any]) -> Iterator[tuple[Sample, bool]]:
     a plain one in the operator's main dtype."""
     subject = Subject(op)
     for case in subject.cases():
-        if not case.variant and case.layout != "far" and case.dtype in (subject.fast_dtypes or subject.dtypes):
+        own = not (case.variant or case.values) and case.layout != "far"
+        if own and case.dtype in (subject.fast_dtypes or subject.dtypes):
             try:
                 yield subject.draw(case), case.layout == PLAIN and case.dtype == subject.main
             except NotApplicable:

@@ -58,6 +58,7 @@ def check(
         except Stopped as stopped:
             status.stop()
             _show(console, stopped.report, stopped=True)
+            writing.write(stopped.report.to_json(), json_file)
             raise typer.Exit(130) from None
     if case is not None and report.cases == 0:
         raise ValueError(f"no case {case!r} ran; the same seed and property must be given that it was found with")

@@ -37,6 +37,7 @@ def op(
     mutates: Sequence[str] | str = (),
     nondifferentiable: Sequence[str | int] | str = (),
     random: bool = False,
+    deterministic: bool = True,
     opaque: bool | None = None,
     compile: Literal["call", "inline"] = "call",
     autocast: Sequence[str] | None = None,
@@ -54,6 +55,7 @@ def op(
     mutates: Sequence[str] | str = (),
     nondifferentiable: Sequence[str | int] | str = (),
     random: bool = False,
+    deterministic: bool = True,
     opaque: bool | None = None,
     compile: Literal["call", "inline"] = "call",
     autocast: Sequence[str] | None = None,
@@ -68,6 +70,8 @@ def op(
         mutates: parameters that it writes to. A name that ends in `_` writes to its first and returns it.
         nondifferentiable: parameters and outputs (by name, an output also by index) that carry no gradient.
         random: it draws random numbers.
+        deterministic: whether the same call gives the same bits. False where kernels add up in whatever order threads
+            come by (atomics): the check then compares values.
         opaque: keep it one call in graphs though it has no kernel. By default an operator is opaque when it
             has kernels, else PyTorch sees through it.
         compile: with kernels, whether torch.compile calls it or inlines its reference.
@@ -97,7 +101,8 @@ def op(
 
     said: dict[str, Any] = {
         "name": name, "namespace": namespace, "mutates": mutates, "nondifferentiable": nondifferentiable,
-        "random": random, "opaque": opaque, "compile": compile, "autocast": autocast, "tags": tags, "vmap": vmap,
+        "random": random, "deterministic": deterministic, "opaque": opaque, "compile": compile, "autocast": autocast,
+        "tags": tags, "vmap": vmap,
     }  # fmt: skip
     return make if function is None else make(function)
 
@@ -111,6 +116,7 @@ def specify(
     mutates: Sequence[str] | str = (),
     nondifferentiable: Sequence[str | int] | str = (),
     random: bool = False,
+    deterministic: bool = True,
     opaque: bool | None = None,
     compile: Literal["call", "inline"] = "call",
     autocast: Sequence[str] | None = None,
@@ -125,6 +131,7 @@ def specify(
     fixed = _read_names(chosen, "nondifferentiable", nondifferentiable)
     words.one_of(chosen, "compile", compile, ("call", "inline"))
     words.flag(chosen, "random", random)
+    words.flag(chosen, "deterministic", deterministic)
     if opaque is not None:
         words.flag(chosen, "opaque", opaque)
     first = next(iter(inspect.signature(function).parameters), None) if chosen.endswith("_") else None
@@ -142,6 +149,7 @@ def specify(
         function,
         # Whoever takes a generator draws from it.
         random=random or any(p.kind.schema.startswith("Generator") for p in signature.parameters),
+        deterministic=deterministic,
         opaque=True if opaque else None,  # False is what an operator without kernels is anyway
         compile=compile,
         autocast=casts,

@@ -333,6 +333,11 @@ class Op(Declarations, Operator, Generic[P, R]):
 
     reload = build  # by the name that a notebook's reader looks for
 
+    @property
+    def deterministic(self) -> bool:
+        """Whether the same call gives the same bits, and so its gradients'."""
+        return self.home.spec.deterministic
+
     def draw_samples(self, make: Maker) -> list[Sample]:
         """The samples for the dtype, device and layout of `make`; those of a gradient come from its operator."""
         return self.role.samples(self, make)

@@ -13,6 +13,14 @@ from tests.library import OPERATORS
 VALUES = ("forward", "special", "gradients")
 """The properties that depend on values, and so on the seed."""
 NAMES = [f"{theme}/{name}" for theme, name in AWKWARD]
+EVERYDAY = ("rows", "lookups", "grids")
+"""Themes of operators that models have. Of each a few are tried in every run."""
+FEW = {"rows/soft", "rows/layer", "rows/top", "lookups/bag", "lookups/segments", "grids/bilinear", "grids/int8_codes"}
+
+
+def marked(names: list[str]) -> list[Any]:
+    slow = [name for name in names if name.startswith(EVERYDAY) and name not in FEW]
+    return [pytest.param(name, marks=[pytest.mark.slow] if name in slow else []) for name in names]
 
 
 def passes(op: ow.Op[..., Any], only: tuple[str, ...] = (), seed: int = 0) -> None:
@@ -21,7 +29,7 @@ def passes(op: ow.Op[..., Any], only: tuple[str, ...] = (), seed: int = 0) -> No
     assert report.passed, report
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", marked(NAMES))
 def test_nothing_is_found_in_the_values_of_an_awkward_operator(name: str) -> None:
     passes(operator(*name.split("/")), VALUES)
 

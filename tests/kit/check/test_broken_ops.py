@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,13 @@ import opwright as ow
 from tests.broken_ops import BROKEN, FOLDER, Broken
 from tests.kit.check import catalogue
 
+NEW = ("values", "shapes", "indexing", "cheats")
+FEW = {
+    "no_maximum", "tiny_dropped", "whole_in_doubles", "half_away", "dead_row", "one_length", "square_unchanged",
+    "four_million", "eight_tensors", "zero_kept", "sorted_only", "wraps_around", "by_address", "by_count",
+    "handed_out_again",
+}  # fmt: skip
+"""Of these themes, whose operators are right for what an author thinks of, those that are tried in every run."""
 VALUES = ("forward", "special", "gradients", "gradcheck", "undefined", "fake")
 """The properties that a seed decides about."""
 
@@ -21,7 +29,12 @@ def caught(broken: Broken, seed: int) -> None:
     assert all(f.property == broken.property and f.replay for f in failures)
 
 
-@pytest.mark.parametrize("broken", BROKEN, ids=lambda b: b.name)
+def marked(broken: Broken) -> Any:
+    slow = broken.theme in NEW and broken.name not in FEW
+    return pytest.param(broken, id=broken.name, marks=[pytest.mark.slow] if slow else [])
+
+
+@pytest.mark.parametrize("broken", [marked(b) for b in BROKEN])
 def test_the_check_rejects(broken: Broken) -> None:
     last = 2 if broken.property == "threads" else 0  # a race is run by chance, and may take another try
     for seed in range(last):

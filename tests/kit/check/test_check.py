@@ -16,10 +16,11 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.kit.check import derivatives, guard
-from opwright.kit.check.cases import Case, Subject, choose_sizes
+from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.layouts import FAR, LAYOUTS, lay
 from opwright.kit.check.properties import NAMES
 from opwright.kit.check.report import Finding
+from opwright.kit.check.sizes import choose_sizes
 from opwright.kit.truth.oracle import Oracle
 from opwright.testing import checks
 from tests.kit.check import catalogue

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from opwright.kit import private
+from opwright.kit.check.cases import Case
 from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.op import Op
 from opwright.kit.spec.probe import BadReference
 from opwright.kit.spec.samples import Sample
 from opwright.kit.spec.values import tensors
-from opwright.kit.truth.oracle import Results, rebuilt
+from opwright.kit.truth.oracle import Oracle, Results, rebuilt
 
 
 def flat(out: Any) -> Results:
@@ -43,13 +44,16 @@ def reference_of(op: Op[..., Any]) -> Callable[[Sample], Results]:
     return lambda sample: results_of(op, op.calls.direct, sample)
 
 
-def attempt(op: Op[..., Any], sample: Sample) -> Results:
-    """The operator's results. That it raises is a finding, since the reference did not."""
+def attempt(op: Op[..., Any], sample: Sample, *, lenient: bool = False) -> Results:
+    """The operator's results. That it raises is a finding, since the reference did not; not where it is `lenient`, for
+    options that no sample leads to: PyTorch takes some that make no sense, and a kernel may say so."""
     try:
         return results_of(op, op, sample)
     except torch.OutOfMemoryError:
         raise  # which is for the property to judge
     except Exception as e:
+        if lenient:
+            raise NotApplicable(f"the operator refuses it: {first_line(e)}") from None
         raise Finding(f"it raised {type(e).__name__} where the reference gives a result: {first_line(e)}") from None
 
 
@@ -67,6 +71,62 @@ def accepted(make: Callable[[], Any]) -> Any:
 
 REJECTED = "the reference rejects it"
 """How the reason begins when a call is one that the reference does not take."""
+
+
+def in_range(oracle: Oracle, case: Case) -> None:
+    """With values that the author did not choose, the reference's own steps must stay within their dtypes' range."""
+    if case.values and not oracle.fits:
+        raise NotApplicable("the reference's own steps leave the range of their dtype")
+
+
+MOST_CALLS = 2000
+"""Operations of PyTorch's that a reference may take in a case of large sizes."""
+
+
+class _TooMuch(Exception):
+    """A reference takes more than a case is worth."""
+
+
+class _Counted(private.TorchDispatchMode):
+    def __init__(self, most: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.most, self.calls, self.made = most, 0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.calls += 1
+        self.made += sum(t.numel() for t in tensors(out))
+        if self.calls > MOST_CALLS or self.made > self.most:
+            raise _TooMuch
+        return out
+
+
+def affordable(op: Op[..., Any], sample: Sample, most: int) -> bool:
+    """Whether the reference makes no more than so many elements of a large call: no table of all pairs, no loop over
+    all of them. Found out without memory, where its shapes do not depend on values."""
+    mode = private.fake_tensor_mode()
+    try:
+        with private.unlogged_fakes(), mode, torch.no_grad(), _Counted(most):
+            faked = rebuilt(sample, mode.from_tensor)
+            op.reference(*faked.args, **faked.kwargs)
+    except _TooMuch:
+        return False
+    except Exception:
+        return most_elements(sample) <= most >> 8
+    return True
+
+
+def most_elements(sample: Sample) -> int:
+    """Those of the largest tensor of a call."""
+    return max((t.numel() for v in (*sample.args, *sample.kwargs.values()) for t in tensors(v)), default=0)
+
+
+def enough(op: Op[..., Any], sample: Sample, case: Case) -> None:
+    """A case of sizes that the author did not choose must not take the reference long."""
+    vast = case.variant == "vast"
+    large = (vast or "=" in case.variant) and most_elements(sample) > 1 << 12
+    if large and not affordable(op, sample, 1 << 26 if vast else 1 << 22):
+        raise NotApplicable("the reference would take long")
 
 
 def depends_on_values(function: Callable[..., Any], sample: Sample) -> bool:

@@ -12,11 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opwright.kit.check import sizes, values
+from opwright.kit.check.constants import Constants, constants_of
+from opwright.kit.check.drawn import MOST_ELEMENTS, Draw, climb, declared, source_of
 from opwright.kit.check.layouts import LAYOUTS, MIXED, PLAIN, lay
 from opwright.kit.check.report import NotApplicable
 from opwright.kit.op import Op
 from opwright.kit.spec.require import spell
-from opwright.kit.spec.samples import Maker, Sample, read_sample, rung_sample
+from opwright.kit.spec.samples import Sample, rung_sample
 from opwright.kit.spec.values import tensors
 
 DTYPES = (
@@ -28,54 +31,38 @@ DTYPES = (
     torch.complex128,
     torch.int64,
     torch.int32,
+    torch.int16,
+    torch.int8,
     torch.uint8,
     torch.bool,
 )
-MOST_ELEMENTS = 1 << 22
-"""Of a tensor whose sizes are changed."""
-VARIANTS = ("zero", "one", "tail", "tail2", "big")
-"""Sizes other than the declared ones: one of them 0 or 1, odd ones around the widths of vectors, and so many elements
-that a kernel divides them among threads."""
-TAILS = (2, 3, 5, 7, 8, 9, 13, 15, 16, 17, 31, 33, 63, 64, 65, 97, 127, 129, 255, 257, 511, 1023, 1025, 2047, 2049)
-BIG = 80_000
-"""Enough for three threads' worth of kernel.h's grain."""
+AROUND = 48
+"""Variants of sizes around the constants of a kernel."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One case: which sample, in which sizes, dtype and layout. Everything else follows from the seed."""
+    """One case: which sample, in which sizes, with which values, in which dtype and layout. Everything else follows
+    from the seed."""
 
     sample: int
     dtype: torch.dtype
     layout: str = PLAIN
     variant: str = ""
+    """Other sizes than the declared ones (`sizes.py`)."""
     extra: str = ""
     """What a property adds of its own."""
+    values: str = ""
+    """Other values than the drawn ones (`values.py`)."""
+
+    @property
+    def drawn(self) -> str:
+        """The sample with its sizes and values: `2-tail+shifted`."""
+        return f"{self.sample}{'-' if self.variant else ''}{self.variant}{'+' if self.values else ''}{self.values}"
 
     @property
     def id(self) -> str:
-        sizes = f"-{self.variant}" if self.variant else ""
-        return f"{self.sample}{sizes}.{spell(self.dtype)}.{self.layout}" + (f".{self.extra}" if self.extra else "")
-
-
-class Draw(Maker):
-    """Makes the tensors of one sample, with sizes put in place of the declared ones."""
-
-    def __init__(self, dtype: torch.dtype, device: str, seed: int) -> None:
-        super().__init__(dtype, device, seed)
-        self.sizes: dict[int, int] = {}
-        self.seen: dict[int, None] = {}
-
-    def __call__(self, *shape: int, dtype: torch.dtype | None = None, low: float = -2.0, high: float = 2.0) -> Tensor:
-        self.seen.update(dict.fromkeys(s for s in shape if s > 1))
-        sizes = [self.sizes.get(s, s) for s in shape]
-        if self.sizes and math.prod(sizes) > MOST_ELEMENTS:
-            raise NotApplicable("a size that stands twice in one shape would make it too large")
-        return super().__call__(*sizes, dtype=dtype, low=low, high=high)
-
-    def fresh(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """A tensor of exactly this shape."""
-        return super().__call__(*shape, dtype=dtype)
+        return f"{self.drawn}.{spell(self.dtype)}.{self.layout}" + (f".{self.extra}" if self.extra else "")
 
 
 @dataclass
@@ -101,15 +88,15 @@ class Subject:
     def count(self) -> int:
         """How many samples there are."""
         if "count" not in self._memo:
-            self._memo["count"] = sum(1 for _ in _declared(_source(self.op), Draw(torch.float32, self.device, 0)))
+            self._memo["count"] = sum(1 for _ in declared(source_of(self.op), Draw(torch.float32, self.device, 0)))
         return int(self._memo["count"])
 
     def draw(self, case: Case) -> Sample:
         """The arguments of a case: the same each time, in memory of their own each time."""
-        source = _source(self.op)
+        source = source_of(self.op)
         torch.default_generator.manual_seed(self._number(case))
         drawn = self._drawn(source, case)
-        for below, above in _climb(source, self.op):
+        for below, above in climb(source, self.op):
             made = Draw(case.dtype, self.device, self._number(case) + 1)
             try:
                 sample = rung_sample(below, above, made.fresh, drawn)
@@ -125,12 +112,14 @@ class Subject:
 
     def _drawn(self, source: Op[..., Any], case: Case) -> Sample:
         make = Draw(case.dtype, self.device, 0)
-        samples = _declared(source, make)
+        samples = declared(source, make)
         for index in range(case.sample + 1):
             make.seen.clear()
+            make.drawn.clear()
             if index == case.sample:
                 make.generator.manual_seed(self._number(case))
                 make.sizes = self._sizes(source, case)
+                make.most = sizes.VAST if case.variant == "vast" else MOST_ELEMENTS
             try:
                 sample = next(samples)
             except StopIteration:
@@ -141,19 +130,43 @@ class Subject:
                 if not case.variant and case.dtype == torch.float32:
                     raise
                 raise NotApplicable("its author's code takes no other sizes or dtypes") from None
-        return sample
+        if make.sizes:
+            sample = values.refit(sample, source, make.sizes, make.drawn)
+        return self._changed(source, sample, case) if case.values else sample
+
+    def _changed(self, source: Op[..., Any], sample: Sample, case: Case) -> Sample:
+        if case.values in values.WHOLE and not values.is_data(_quiet(source), sample, case.dtype):
+            raise NotApplicable("its integers are no data")
+        rng = self.rng(case.sample, case.variant, case.values)
+        return values.Change(source, case.dtype, case.values, self.constants, rng).of(sample)
 
     def _sizes(self, source: Op[..., Any], case: Case) -> dict[int, int]:
         if not case.variant:
             return {}
-        make = Draw(torch.float32, self.device, 0)
-        samples = _declared(source, make)
-        for _ in range(case.sample + 1):
-            make.seen.clear()
-            next(samples)
-        if not make.seen:
+        own = self._declared_sizes(source)[case.sample]
+        if not own:
             raise NotApplicable("no size of it can change")
-        return choose_sizes(list(make.seen), case.variant, self.rng(case.sample, case.variant))
+        return sizes.choose_sizes(own, case.variant, self.rng(case.sample, case.variant))
+
+    def _declared_sizes(self, source: Op[..., Any]) -> list[list[int]]:
+        """The sizes of every sample that can be changed."""
+        if "sizes" not in self._memo:
+            make, found = Draw(torch.float32, self.device, 0), []
+            for _ in declared(source, make):
+                found.append(list(make.seen))
+                make.seen.clear()
+                make.drawn.clear()
+            self._memo["sizes"] = found
+        known: list[list[int]] = self._memo["sizes"]
+        return known
+
+    @property
+    def constants(self) -> Constants:
+        """The numbers in the sources of its kernels."""
+        if "constants" not in self._memo:
+            self._memo["constants"] = constants_of(self.op, torch.device(self.device).type)
+        known: Constants = self._memo["constants"]
+        return known
 
     def _laid(self, sample: Sample, case: Case) -> Sample:
         if case.layout == PLAIN:
@@ -168,7 +181,7 @@ class Subject:
                 return value
             if isinstance(value, Tensor):
                 # Indices that no gradient reaches may belong together: wherever they lie, they keep their values.
-                fixed = _is_index(value) and not self.op.home.signature.names.get(name, parameter).differentiable
+                fixed = whole(value.dtype) and not self.op.home.signature.names.get(name, parameter).differentiable
                 laid = lay(value, case.layout, rng, written=parameter.mutated or fixed)
                 changed = changed or laid is not value
                 return laid
@@ -187,7 +200,8 @@ class Subject:
     def dtypes(self) -> list[torch.dtype]:
         """The dtypes in which the reference takes a sample at all."""
         if "dtypes" not in self._memo:
-            self._memo["dtypes"] = [d for d in DTYPES if self._takes(d)]
+            named = [d for k in self.op.kernels for d in k.domain.dtypes]
+            self._memo["dtypes"] = [d for d in dict.fromkeys((*DTYPES, *named)) if self._takes(d)]
         return list(self._memo["dtypes"])
 
     def _takes(self, dtype: torch.dtype) -> bool:
@@ -231,13 +245,67 @@ class Subject:
             yield from (Case(s, self.main, layout) for layout in LAYOUTS)
             yield from (Case(s, d) for d in self.dtypes if d != self.main)
             yield from (Case(s, d, MIXED) for d in fast if d != self.main)
-            for variant in VARIANTS:
+            for variant in sizes.VARIANTS:
                 if variant == "big" and s not in large and not self.thorough:
                     continue
                 yield Case(s, self.main, PLAIN, variant)
+                if variant == "equal" and not self.thorough:
+                    continue
                 yield Case(s, rng.choice(fast), MIXED, variant)
                 if self.thorough:
                     yield from (Case(s, d, rng.choice([*LAYOUTS]), variant) for d in fast)
+            count = len(self._declared_sizes(source_of(self.op))[s])
+            yield from (Case(s, self.main, variant=v) for v in sizes.powers(count, rng))
+            yield from self.other_values(s, rng)
+        if fast:
+            yield from self.around(AROUND * (4 if self.thorough else 1), rng)
+            yield Case(rng.randrange(self.count), self.main, variant="vast")
+
+    def other_values(self, s: int, rng: random.Random, most: int | None = None) -> Iterator[Case]:
+        """A sample with other numbers, indices and options; of each kind at most so many."""
+        floats = [d for d in self.fast_dtypes if d.is_floating_point]
+        for kind in (
+            [Case(s, d, values=v) for d in floats[:1] for v in values.scales(d, rng)]
+            + [Case(s, d, values=v) for d in floats[1:] for v in rng.sample(values.scales(d, rng), 2)]
+            + [Case(s, d, variant="tail", values=rng.choice(values.scales(d, rng)[:2])) for d in floats[:2]],
+            [Case(s, d, values=v) for d in floats[:1] for v in values.FLOATS if self.named(v)],
+            [Case(s, d, values=v) for d in self.fast_dtypes if whole(d) for v in values.WHOLE],
+            [Case(s, self.main, values=v) for v in self.indices(s)],
+            [Case(s, self.main, values=v) for v in self.options(s)],
+        ):
+            yield from kind if most is None or len(kind) <= most else rng.sample(kind, most)
+
+    def named(self, variant: str) -> bool:
+        """Whether there are constants, for the variant that needs them."""
+        return variant != "constants" or bool(self.constants.real or self.constants.whole)
+
+    def indices(self, s: int) -> tuple[str, ...]:
+        """The variants of a sample's indices, if it has any."""
+        given = self._plain(s)
+        found = [t for v in (*given.args, *given.kwargs.values()) for t in tensors(v)] if given else []
+        return values.INDEX if any(whole(t.dtype) and t.dtype != self.main for t in found) else ()
+
+    def options(self, s: int) -> list[str]:
+        """The variants of a sample's options."""
+        given = self._plain(s)
+        return [*values.options_of(source_of(self.op), given)] if given else []
+
+    def _plain(self, s: int) -> Sample | None:
+        """A sample of the operator that declares it, as it is."""
+        try:
+            return self._drawn(source_of(self.op), Case(s, self.main))
+        except NotApplicable:
+            return None
+
+    def around(self, most: int, rng: random.Random) -> Iterator[Case]:
+        """Samples in sizes around the constants of the kernels, some of them with other numbers."""
+        counts = {s: len(known) for s, known in enumerate(self._declared_sizes(source_of(self.op))) if known}
+        if not counts:
+            return
+        for variant in sizes.around(self.constants.whole, max(counts.values()), most, rng):
+            s = rng.choice([s for s, count in counts.items() if count == max(counts.values())])
+            scaled = self.main.is_floating_point and rng.random() < 0.3
+            yield Case(s, self.main, variant=variant, values=values.scales(self.main, rng)[0] if scaled else "")
 
     def few(self, most: int = 3, *, dtype: torch.dtype | None = None, extra: str = "") -> Iterator[Case]:
         """A few plain cases, for what is slow and does not depend on values."""
@@ -245,83 +313,17 @@ class Subject:
         yield from (Case(s, dtype or self.main, extra=extra) for s in range(count))
 
 
-def _is_index(t: Tensor) -> bool:
-    return not (t.dtype.is_floating_point or t.dtype.is_complex or t.dtype == torch.bool)
+def _quiet(op: Op[..., Any]) -> Callable[[Sample], Any]:
+    def run(sample: Sample) -> Any:
+        with torch.no_grad():
+            return op.calls.direct(*sample.args, **sample.kwargs)
+
+    return run
 
 
-def choose_sizes(declared: list[int], variant: str, rng: random.Random) -> dict[int, int]:
-    """Other sizes for the declared ones; different ones stay different, so that what must agree does and no more."""
-    if variant in ("zero", "one"):
-        return {rng.choice(declared): int(variant == "one")}
-    if variant == "big":
-        weights = [rng.random() + 0.2 for _ in declared]
-        return _distinct({s: max(2, int(BIG ** (w / sum(weights)))) for s, w in zip(declared, weights, strict=True)})
-    most = max(3.0, 8192 ** (1 / len(declared)))
-    return _distinct({s: rng.choice([t for t in TAILS if t <= 2 * most]) for s in declared})
-
-
-def _distinct(sizes: dict[int, int]) -> dict[int, int]:
-    taken: set[int] = set()
-    for declared, size in sizes.items():
-        while size in taken:
-            size += 1
-        taken.add(size)
-        sizes[declared] = size
-    return sizes
-
-
-def _source(op: Op[..., Any]) -> Op[..., Any]:
-    """The operator whose samples an operator is tried on: itself, or the one below it that declares some."""
-    while not op.spec.samples and op.role.below is not None:
-        op = op.role.below
-    if not op.spec.samples and op.name.endswith("_"):
-        from opwright.kit.dispatch import registry
-
-        plain = registry.find(op.qualname.removesuffix("_"))
-        if plain is not None and [p.name for p in plain.signature.parameters] == [
-            p.name for p in op.signature.parameters
-        ]:
-            return plain  # the derived in-place form is tried on what its operator is
-    return op
-
-
-def _climb(source: Op[..., Any], op: Op[..., Any]) -> list[tuple[Op[..., Any], Op[..., Any]]]:
-    """The steps from the operator that has samples to the rung that needs some."""
-    steps: list[tuple[Op[..., Any], Op[..., Any]]] = []
-    while op is not source and op.parent is not None:
-        steps.insert(0, (op.parent, op))
-        op = op.parent
-    return steps
-
-
-def _declared(op: Op[..., Any], make: Draw) -> Iterator[Sample]:
-    if not op.spec.samples:
-        yield from _invented(op, make)
-    for declared in op.spec.samples:
-        for drawn in declared(make):
-            yield read_sample(op.name, drawn)
-
-
-def _invented(op: Op[..., Any], make: Draw) -> Iterator[Sample]:
-    """Samples for an operator whose author wrote none: tensors of one shape, and numbers."""
-    from opwright.kit.spec.schema import EMPTY
-
-    values: dict[str, Callable[..., Any]] = {
-        "Tensor": lambda *shape: make(*shape),
-        "Tensor[]": lambda *shape: [make(*shape), make(*shape)],
-        "Scalar": lambda *shape: 1.5,
-        "float": lambda *shape: 1.5,
-        "SymInt": lambda *shape: 1,
-        "int": lambda *shape: 1,
-        "bool": lambda *shape: True,
-    }
-    required = [p for p in op.signature.parameters if p.default is EMPTY or p.kind.schema == "Tensor?"]
-    if any(p.kind.schema.removesuffix("?") not in values for p in required):
-        return
-    for shape in ((3,), (2, 3), (4, 4), ()):
-        given = {p.name: values[p.kind.schema.removesuffix("?")](*shape) for p in required}
-        plain = [p.name for p in required if not p.keyword_only]
-        yield Sample(tuple(given[n] for n in plain), {n: v for n, v in given.items() if n not in plain})
+def whole(dtype: torch.dtype) -> bool:
+    """Whether a dtype is one of integers."""
+    return not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
 
 
 def describe(op: Op[..., Any], sample: Sample) -> str:
@@ -336,5 +338,5 @@ def describe(op: Op[..., Any], sample: Sample) -> str:
             return words + (f" offset {offset}" if offset else "")
         return f"[{', '.join(map(show, value))}]" if isinstance(value, (list, tuple)) else repr(value)
 
-    values = op.signature.bind(sample.args, sample.kwargs)
-    return ", ".join(f"{name}={show(value)}" for name, value in values.items() if value is not None)
+    given = op.signature.bind(sample.args, sample.kwargs)
+    return ", ".join(f"{name}={show(value)}" for name, value in given.items() if value is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from opwright.kit.check.properties import NAMES
 from opwright.kit.check.report import Failure, Result
 from opwright.kit.op import Op
 
@@ -23,6 +24,24 @@ def nothing_accepted(rung: Op[..., Any], reasons: list[str]) -> Failure:
         message=message,
         replay=f"--only forward --case {rung.name}:0.float32.plain --seed 0",
     )
+
+
+OWN = "the check itself failed here, which is a mistake of the tool or of a sample"
+"""How a failure begins that no case of the operator explains."""
+
+
+def own_error(result: Result, error: Exception, op: Op[..., Any], seed: int) -> Result:
+    """An error outside of any case, as a failure of the property that it ended."""
+    text = str(error) if type(error) is RuntimeError else f"{type(error).__name__}: {error}"
+    replay = f"--only {result.property} --case all --seed {seed}" if result.property in NAMES else ""
+    failure = Failure(
+        property=result.property, op=result.op, dtype="", layout="", sample="none", message=f"{OWN}: {text}",
+        replay=replay,
+    )  # fmt: skip
+    result.failures.append(failure)
+    if not replay:
+        failure.replay = f"opwright check {named(op) or op.home.name}"
+    return result
 
 
 def unfit(rung: Op[..., Any], kernel: str, message: str) -> Result:

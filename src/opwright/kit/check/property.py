@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import traceback
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -107,17 +107,16 @@ def _where(e: BaseException) -> str:
 def failure(subject: Subject, name: str, case: Case, finding: Finding) -> Failure:
     """A finding with the case that it was made in."""
     try:
-        call = finding.call or subject.draw(Case(case.sample, case.dtype, case.layout, case.variant))
+        call = finding.call or subject.draw(replace(case, extra=""))
         words = describe(subject.op, call)
     except Exception:
         words = "its arguments cannot be drawn"
-    sizes = f"-{case.variant}" if case.variant else ""
     return Failure(
         property=name,
         op=subject.name,
         dtype=spell(case.dtype),
         layout=case.layout,
-        sample=f"{case.sample}{sizes}: {words}",
+        sample=f"{case.drawn}: {words}",
         message=finding.message + advice(subject, name, case, finding),
         index=finding.index,
         expected=finding.expected,
@@ -134,6 +133,6 @@ def call_of(subject: Subject, name: str, case_id: str) -> str:
         if made is not None:
             what, sample = made(subject, case)
             return f"{what}: {describe(subject.op, sample)}"
-        return describe(subject.op, subject.draw(Case(case.sample, case.dtype, case.layout, case.variant)))
+        return describe(subject.op, subject.draw(replace(case, extra="")))
     except Exception:
         return f"case {case_id}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -90,11 +90,13 @@ class Report:
 
     @property
     def mistakes(self) -> list[tuple[Failure, int]]:
-        """The failures, of those that say the same in other numbers the first, and how many more there are."""
+        """The failures, of those that say the same in other numbers the first, and how many more there are. An error
+        that ended several properties is one mistake, which names them."""
         found: dict[tuple[str, ...], list[Failure]] = {}
         for f in self.failures:
-            found.setdefault((f.op, f.property, _NUMBERS.sub("0", f.message)), []).append(f)
-        return [(alike[0], len(alike) - 1) for alike in found.values()]
+            where = "" if "raised" in f.message else f.property
+            found.setdefault((f.op, where, _NUMBERS.sub("0", f.message)), []).append(f)
+        return [(_with_others(alike), len(alike) - 1) for alike in found.values()]
 
     @property
     def cases(self) -> int:
@@ -141,6 +143,12 @@ class Report:
         """Raise AssertionError with the failures, if there are any."""
         if not self.passed:
             raise AssertionError("\n".join(str(f) for f in self.failures))
+
+
+def _with_others(alike: list[Failure]) -> Failure:
+    first = alike[0]
+    others = [name for name in dict.fromkeys(f.property for f in alike) if name != first.property]
+    return replace(first, message=f"{first.message}; also in {', '.join(others)}") if others else first
 
 
 def and_more(others: int) -> str:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import signal
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import torch
 
-from opwright.kit import locks
 from opwright.kit.build import toolchain
 from opwright.kit.build.library import Library
 from opwright.kit.build.trouble import BuildError, Refused, WrongKernel
 from opwright.kit.check import failures
 from opwright.kit.check.calls import REJECTED
 from opwright.kit.check.cases import Subject
-from opwright.kit.check.properties import NAMES, sanitize
+from opwright.kit.check.pool import INSIDE, borrowed, interrupt
+from opwright.kit.check.properties import NAMES
 from opwright.kit.check.property import (
     alone,
     attempt,
@@ -38,14 +35,11 @@ from opwright.kit.check.property import (
 from opwright.kit.check.report import Failure, NotApplicable, Report, Result
 from opwright.kit.op import Op
 from opwright.kit.spec import words
-from opwright.kit.workers.forkserver import ForkServer
 from opwright.kit.workers.travel import Stranded
 from opwright.kit.workers.worker import Died, Worker
 
 MOST_FAILURES = 3
 """After so many failures of a property its further cases tell nothing new."""
-INSIDE = "OPWRIGHT_INSIDE_CHECK"
-"""Set in the check's own processes, which must not start checks of their own."""
 Progress = Callable[[str, str, int], None]
 
 
@@ -99,10 +93,17 @@ def run(
     asked = Check(device, seed, thorough, case, rung, wanted, progress or (lambda op, name, cases: None), here)
 
     def check(op: Op[..., Any]) -> list[Result]:
-        return unfit[op] or asked.check(op)
+        try:
+            return unfit[op] or asked.check(op)
+        except Exception as e:  # which is the tool's own: the other operators go on, and the report is written
+            return [failures.own_error(Result(op.name, "check", cases=1), e, op, seed)]
 
     try:
-        unfit |= {op: _build(op, kind) for op in operators}
+        for op in operators:
+            try:
+                unfit[op] = _build(op, kind)
+            except Exception as e:
+                unfit[op] = [failures.own_error(Result(op.name, "check", cases=1), e, op, seed)]
         if len(operators) > 1 and toolchain.cores() > 1 and not here:
             with ThreadPoolExecutor(2) as pool:
                 try:
@@ -110,7 +111,7 @@ def run(
                 except KeyboardInterrupt:
                     pool.shutdown(wait=False, cancel_futures=True)
                     asked.stopped = True
-                    _interrupt()
+                    interrupt()
                     raise
         else:
             found = [check(op) for op in operators]
@@ -199,11 +200,14 @@ class OperatorCheck:
         self.asked, self.op, self.workers = asked, op, workers
         self._not_applicable: dict[str, None] = {}
         """Why cases of the property at hand did not apply, in their order."""
+        self._sizes: dict[int, str | None] = {}
+        """By sample, why other sizes of it were rejected; None once some were taken."""
 
     def check(self, rung: Op[..., Any], name: str, seed: int) -> Result:
         """One property of one rung."""
         result = Result(rung.name, name)
         self._not_applicable.clear()
+        self._sizes.clear()
         start = time.perf_counter()
         worker = self.workers[name if facts_of(name).process == "alone" else ""]
         try:
@@ -218,16 +222,22 @@ class OperatorCheck:
             else:
                 self.asked.notes[f"{self.op.name}: it was checked in this process, which a crash would end: {e}"] = None
                 self._here(rung, result, seed)
+        except Exception as e:
+            result.cases += 1
+            failures.own_error(result, e, self.op, self.asked.seed)
         if result.cases == 0 and result.skipped is None:
             reasons = list(self._not_applicable)
             shown = "; ".join(reasons[:2]) + (f"; and {len(reasons) - 2} more" if len(reasons) > 2 else "")
             result.skipped = f"no case applies{': ' * bool(shown)}{shown}"
             told = bool(reasons) or rung.home is rung  # a lack of samples, once
-            if name == "forward" and told and all(r.startswith(REJECTED) for r in reasons):
+            if name == "forward" and told and self.asked.case is None and all(r.startswith(REJECTED) for r in reasons):
                 result.failures.append(failures.nothing_accepted(rung, reasons))
+        if name == "forward" and rung.home is rung and rung.kernels and self.asked.case is None:
+            self._tell_of_sizes(rung)
         result.seconds = round(time.perf_counter() - start, 3)
         for failure in result.failures:
-            failure.replay = _replay(self.op, failure.replay, self.asked.device)
+            if failure.replay.startswith("--only"):
+                failure.replay = _replay(self.op, failure.replay, self.asked.device)
         if seed == self.asked.seed:
             self.asked.finished.append(result)
         return result
@@ -249,13 +259,26 @@ class OperatorCheck:
         for case in cases:
             if not chosen(subject, case, self.asked.case):
                 continue
-            self._count(result, attempt(subject, result.property, case))
+            self._count(result, attempt(subject, result.property, case), case.id)
             if len(result.failures) >= MOST_FAILURES:
                 break
         whole = result.skipped is None and self.asked.case is None and not result.failures
         result.notes = notes_of(subject, result.property) if whole else []
 
-    def _count(self, result: Result, outcome: Failure | NotApplicable | None) -> None:
+    def _tell_of_sizes(self, rung: Op[..., Any]) -> None:
+        """A sample that was tried in no other sizes says little, and its author should know."""
+        for sample, why in self._sizes.items():
+            if why is not None and why.startswith(REJECTED):
+                self.asked.notes[
+                    f"{rung.name}: sample {sample} was tried in its own sizes alone, since {why}; draw its tensors by "
+                    f"`make`, indices too: `make(n, dtype=torch.int64, low=0, high=k)`"
+                ] = None
+
+    def _count(self, result: Result, outcome: Failure | NotApplicable | None, case: str = "") -> None:
+        sample, _, variant = case.partition(".")[0].partition("+")[0].partition("-")
+        if variant and "=" not in variant and variant != "vast":
+            told = str(outcome) if isinstance(outcome, NotApplicable) else None
+            self._sizes[int(sample)] = None if told is None else self._sizes.get(int(sample), told)
         if isinstance(outcome, NotApplicable):
             self._not_applicable.setdefault(str(outcome))
         else:
@@ -280,23 +303,23 @@ class OperatorCheck:
                         done.append(answer["case"])
                     else:
                         told, reason = answer["failure"], answer["not_applicable"]
-                        self._count(
-                            result, Failure(**told) if told else None if reason is None else NotApplicable(reason)
-                        )
+                        outcome = Failure(**told) if told else None if reason is None else NotApplicable(reason)
+                        self._count(result, outcome, current["case"])
                         if answer.get("leaves"):  # its GPU is of no more use
                             worker.stop()
                             self._define(worker)
                             break
                 else:
                     if "error" in answer:
-                        raise RuntimeError(f"{result.op}: {result.property}: {answer['error']}: {answer['message']}")
+                        raise RuntimeError(f"{answer['error']}: {answer['message']}")
                     result.skipped, result.notes = answer["skipped"], answer["notes"]
                     return
             except Died as e:
                 if e.code == -signal.SIGINT or self.asked.stopped:
                     raise KeyboardInterrupt from None
                 if not current:
-                    raise RuntimeError(f"{result.op}: the check itself failed at {result.property}: {e}") from None
+                    self._define(worker)
+                    raise RuntimeError(str(e)) from None
                 rung = next(each for each in self.op.ladder if each.name == result.op)
                 subject = Subject(rung, self.asked.device, seed, self.asked.thorough is not None)
                 words = call_of(subject, result.property, current["case"])
@@ -307,54 +330,11 @@ class OperatorCheck:
 def _replay(op: Op[..., Any], failure: str, device: str) -> str:
     """What to type so that exactly this case runs again."""
     what = failures.named(op)
+    failure = failure.replace(" --case all", "")
+    if what is None and " --case " not in failure:
+        return f'ow.check({op.home.name}, only=["{failure.split()[1]}"], seed={failure.split()[3]})'
     if what is None:
         _, only, _, case, _, seed = failure.split()
         return f'ow.check({op.home.name}, only=["{only}"], case="{case}", seed={seed})'
-    return f"opwright check {what} {failure}" + (f" --device {device}" if device != "cpu" else "")
-
-
-_idle: defaultdict[str, list[Worker]] = defaultdict(list)
-_busy: set[Worker] = set()
-_servers: list[ForkServer] = []
-_lock = locks.renewed()
-
-
-@contextlib.contextmanager
-def borrowed(kind: str) -> Iterator[Worker]:
-    """A worker for one operator at a time; it starts when it is first asked something, and is kept for the next."""
-    with _lock:
-        worker = _idle[kind].pop() if _idle[kind] else None
-    if worker is None:
-        worker = Worker(_server(kind == "sanitize").start)
-    _busy.add(worker)
-    try:
-        yield worker
-    except BaseException:
-        worker.stop()
-        raise
-    finally:
-        _busy.discard(worker)
-    with _lock:
-        _idle[kind].append(worker)
-
-
-@lru_cache
-def _server(sanitized: bool) -> ForkServer:
-    server = ForkServer("opwright.kit.check.worker", {INSIDE: "1", **(sanitize.environment() if sanitized else {})})
-    atexit.register(server.stop)
-    _servers.append(server)
-    return server
-
-
-def _interrupt() -> None:
-    """End the processes that other threads wait for."""
-    for worker in list(_busy):
-        worker.interrupt()
-    for server in _servers:
-        server.interrupt()
-
-
-@atexit.register
-def _stop() -> None:
-    for worker in (w for idle in _idle.values() for w in idle):
-        worker.stop()
+    flags = f" --device {device}" if device != "cpu" else ""
+    return f"opwright check {what} {failure}{flags}"

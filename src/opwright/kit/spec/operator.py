@@ -60,6 +60,8 @@ class Spec:
     signature: Signature
     reference: Callable[..., Any]
     random: bool = False
+    deterministic: bool = True
+    """Whether the same call gives the same bits."""
     opaque: bool | None = None
     """Whether its author wants it to be one call in graphs; None: what follows from the rest."""
     compile: Literal["call", "inline"] = "call"

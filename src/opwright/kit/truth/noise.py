@@ -17,7 +17,7 @@ from torch import Tensor
 
 from opwright.kit import private
 from opwright.kit.spec.values import tensors
-from opwright.kit.truth.tolerance import eps
+from opwright.kit.truth.tolerance import accumulates, eps, smallest
 
 RUNS = 32
 """At most: of a function that jumps, half of them lie on either side. They end as soon as a result is explained."""
@@ -53,6 +53,18 @@ ATOMIC = _names(
     acos acosh add asin asinh atan atan2 atanh ceil cos cosh div erf erfc exp exp2 expm1 floor floor_divide fmod
     frac hypot log log10 log1p log2 mul pow reciprocal remainder round rsqrt rsub sigmoid sin sinh sqrt square sub
     tan tanh trunc
+    """
+)
+
+
+# Functions whose formulas cancel inside, however their arguments are moved: 1 + erf(x) of a gelu; how far between two
+# pixels a place lies, which is a small difference of large places. They lose a share of their arguments.
+CANCELLING = _names(
+    """
+    gelu gelu_backward mish mish_backward grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d
+    grid_sampler_3d_backward upsample_linear1d upsample_linear1d_backward upsample_bilinear2d
+    upsample_bilinear2d_backward upsample_trilinear3d upsample_trilinear3d_backward upsample_bicubic2d
+    upsample_bicubic2d_backward
     """
 )
 
@@ -146,41 +158,132 @@ class Noise(private.TorchDispatchMode):
             return func(*args, **kwargs)
         rounding, steps, moves = 0.0, 0.0, 0.0
         written = _writes(func)
+        across = torch.Tag.pointwise not in func.tags
         if step.computed is not None:
             rounding = eps(step.computed)
-            across = torch.Tag.pointwise not in func.tags
             if across and not written:
-                # Sums may be taken in any order, one after the other at worst, with errors like a random walk's.
-                steps = eps(_accumulates(step.computed)) * (1 + 0.1 * math.sqrt(_terms(name, args)))
+                steps = eps(accumulates(step.computed)) * _additions(name, args, accumulates(step.computed))
             moves = steps if across else 0.0 if name in ATOMIC else rounding
-        if moves and not written:
-            args = tuple(self._move(a, moves) if isinstance(a, Tensor) else a for a in args)
+        kept = [a for a in args if isinstance(a, Tensor)]
+        exact = across and step.computed is not None and _adds_up(name, kept, step.computed)
+        if moves and not written and not exact:
+            args = tuple(self._move(a, moves, None) if isinstance(a, Tensor) else a for a in args)
         if step.cast is not None:
             rounding += eps(step.cast)
         out = func(*args, **kwargs)
+        dtype = step.cast or step.computed or self.dtype
+        if exact and step.cast is None:
+            return out
         if written:
-            return out.mul_(self._factor(out, rounding)) if isinstance(out, Tensor) and _floats(out) else out
-        if isinstance(out, Tensor):
-            return self._move(out, rounding + steps)
-        if isinstance(out, (tuple, list)):
-            return type(out)(self._move(o, rounding + steps) if isinstance(o, Tensor) else o for o in out)
+            return out.copy_(self._move(out, rounding, dtype)) if isinstance(out, Tensor) and _floats(out) else out
+        out = _each(out, lambda o: self._move(o, rounding + steps, dtype, _exactly(name, args, kwargs, o, dtype)))
+        if name in CANCELLING and step.computed is not None:
+            lost = eps(step.computed) * _extent(name, kept)
+            return _each(out, lambda o: o + lost * (2 * self._random(o) - 1) if _floats(o) else o)
         return out
 
-    def _move(self, t: Tensor, by: float) -> Tensor:
-        return (t * self._factor(t, by)).to(t.dtype) if _floats(t) else t
+    def _move(self, t: Tensor, by: float, dtype: torch.dtype | None, exact: Tensor | None = None) -> Tensor:
+        """A tensor moved by a share of its values; what is exact stays, and what is subnormal in a dtype moves by its
+        smallest number."""
+        if not _floats(t):
+            return t
+        moved = (t * self._factor(t, by)).to(t.dtype)
+        if dtype is None or not t.is_floating_point() or not dtype.is_floating_point:
+            return moved
+        small = (t.abs() < torch.finfo(dtype).smallest_normal) & (t != 0)
+        if bool(small.any()):
+            moved = torch.where(small, moved + smallest(dtype) * (2 * self._random(t) - 1), moved)
+        return moved if exact is None else torch.where(exact, t, moved)
 
     def _factor(self, t: Tensor, by: float) -> Tensor:
+        return self._random(t).mul_(2 * by).add_(1 - by)
+
+    def _random(self, t: Tensor) -> Tensor:
         real = torch.float32 if t.dtype.itemsize < 8 else torch.float64
-        return torch.rand(t.shape, generator=self.generator, dtype=real).mul_(2 * by).add_(1 - by).to(t.device)
+        return torch.rand(t.shape, generator=self.generator, dtype=real).to(t.device)
+
+
+def _each(out: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(out, Tensor):
+        return change(out)
+    if isinstance(out, (tuple, list)):
+        return type(out)(change(o) if isinstance(o, Tensor) else o for o in out)
+    return out
+
+
+ROUNDED = _names("ceil floor round trunc")
+ALGEBRAIC = ROUNDED | _names("add sub mul div square floor_divide fmod remainder")
+"""Operations whose results are exact where a dtype holds them; a tanh of 1.0 is not."""
+
+
+def _exactly(name: str, args: Any, kwargs: dict[str, Any], out: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """Which elements of a result are exact: a dtype holds them to the last digit, and nothing was lost on the way. Of
+    float64, which they are computed in, those that float32 holds: what is exact has few digits."""
+    if name not in ALGEBRAIC or not out.is_floating_point() or not dtype.is_floating_point:
+        return None
+    few = torch.float32 if dtype == torch.float64 else dtype
+    exact = out.to(few).to(out.dtype) == out
+    if name in ("add", "sub"):  # where one is so small that the other absorbs it, their sum looks exact
+        a, b = args[0], args[1] * kwargs.get("alpha", 1)
+        exact &= (out - a) == (b if name == "add" else -b)
+    elif name == "div" and kwargs.get("rounding_mode") is None:
+        exact &= out * args[1] == args[0]
+    return exact
+
+
+FINE = (1.0, 1024.0)
+"""Sums of multiples of a reciprocal of these are exact while they are small enough."""
+
+
+def _adds_up(name: str, given: list[Tensor], dtype: torch.dtype) -> bool:
+    """Whether every way to add up these numbers gives the same, to the last digit."""
+    floats = [t for t in given if _floats(t)]
+    if not floats or name not in SUMS or any(t.is_complex() for t in floats):
+        return False
+    if name in WITHIN:
+        most = math.prod(float(t.abs().max()) for t in floats) * _terms(name, given)
+    else:
+        most = sum(float(t.abs().sum()) for t in floats)
+    for fine in FINE:
+        if all(bool((t * fine == (t * fine).round()).all()) for t in floats):
+            return most * fine ** len(floats) < 1 / eps(accumulates(dtype))
+    return False
+
+
+SUMS = WITHIN | _names("sum cumsum index_add scatter_add mean")
+
+
+def _additions(name: str, args: Any, dtype: torch.dtype) -> float:
+    """Rounding errors of a sum, in units of one. Sums may be taken in any order, one after the other at worst, with
+    errors like a random walk's; those of equal addends are equal too, and do not cancel; nor do those of so many that
+    one of them is hardly more than a rounding error of the sum."""
+    count = _terms(name, args)
+    alike = count if count * eps(dtype) > 0.1 else count / max(1.0, _different(args))
+    return 1 + 0.1 * math.sqrt(count) + 0.25 * alike
+
+
+DIGITS = 2.0**10
+"""Numbers that share so many leading digits round alike."""
+
+
+def _different(args: Any) -> float:
+    """How many different numbers there are among addends, about."""
+    found = 1.0
+    for t in (a for a in args if isinstance(a, Tensor) and _floats(a) and not a.is_complex()):
+        mantissa, exponent = torch.frexp(t.detach().flatten()[: 1 << 16].double())
+        found = max(found, float(torch.unique((mantissa * DIGITS).round() + exponent * 4 * DIGITS).numel()))
+    return found
+
+
+def _extent(name: str, given: list[Tensor]) -> float:
+    """How large what cancels inside of a function is, at most: its arguments, or places between them."""
+    floats = [t for t in given if _floats(t)]
+    size = max((float(t.abs().nan_to_num(0, 0, 0).max()) for t in floats), default=0.0)
+    return size if name.startswith(("gelu", "mish")) else size * max((s for t in floats for s in t.shape), default=1)
 
 
 def _floats(t: Tensor) -> bool:
     return (t.dtype.is_floating_point or t.dtype.is_complex) and t.numel() > 0 and t.layout == torch.strided
-
-
-def _accumulates(dtype: torch.dtype) -> torch.dtype:
-    """PyTorch adds up half and bfloat16 in float32, and so must a kernel."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def _terms(name: str, args: Any) -> float:
@@ -190,6 +293,40 @@ def _terms(name: str, args: Any) -> float:
     if name in WITHIN:
         return float(max((a.shape[-1] for a in given if a.dim()), default=1))
     return float(max(a.numel() for a in given))
+
+
+class Extent(private.TorchDispatchMode):
+    """Notices whether intermediate results of a run in float64 leave the range of the dtypes that they have in the
+    recorded run. Then it depends on the order of operations what becomes of them."""
+
+    def __init__(self, recorded: list[Step], dtype: torch.dtype) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.noise = Noise(recorded, dtype, 0)
+        self.left = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        step = self.noise._step(func._opname) if _is_recorded(func) else None
+        if step is None or step.computed is None or self.left:
+            return out
+        dtype = step.cast or step.computed
+        sizes = [_largest(t) for t in tensors(out)]
+        most = max(sizes, default=0.0)
+        if torch.Tag.pointwise not in func.tags and not _writes(func):
+            # Partial sums, and squares of what is summed.
+            given = [_largest(a) for a in args if isinstance(a, Tensor) and _floats(a)]
+            inside = math.prod(given) if func._opname in WITHIN else max(given, default=0.0) ** 2
+            self.left = inside * _terms(func._opname, args) > ROOM * torch.finfo(accumulates(dtype)).max
+        self.left = self.left or most > ROOM * torch.finfo(dtype).max
+        return out
+
+
+ROOM = 1 / 16
+"""Of a dtype's range, what results may take up before it is asked in which order they were computed."""
+
+
+def _largest(t: Tensor) -> float:
+    return float(t.abs().nan_to_num(0, 0, 0).max()) if _floats(t) else 0.0
 
 
 def measure(

@@ -26,6 +26,11 @@ def eps(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
 
 
+def accumulates(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that sums are kept in: PyTorch adds up half and bfloat16 in float32, and so must a kernel."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
 def smallest(dtype: torch.dtype) -> float:
     """The smallest number above zero."""
     return float(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from opwright.kit.check import derivatives
-from opwright.kit.check.calls import accepted, first_line, reference_of
+from opwright.kit.check.calls import accepted, enough, first_line, in_range, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.layouts import LAYOUTS, MIXED, PLAIN
 from opwright.kit.check.property import Property
@@ -53,6 +53,11 @@ def cases(subject: Subject) -> Iterator[Case]:
         if not subject.op.is_gradient:
             yield from (Case(s, d, extra=SECOND) for d in fast if d in (fast[0], torch.float64) or subject.thorough)
             yield Case(s, rng.choice(fast), MIXED, "tail", SECOND)
+        most = None if subject.thorough else 2
+        others = (c for c in subject.other_values(s, rng, most) if c.dtype in fast)
+        yield from (replace(c, extra="dense") for c in others)
+    if fast and subject.fast_dtypes:
+        yield from (replace(c, extra="dense") for c in subject.around(8, rng) if c.dtype in fast)
 
 
 def _fast(subject: Subject) -> list[torch.dtype]:
@@ -68,6 +73,7 @@ def check(subject: Subject, case: Case) -> None:
     sample = subject.draw(replace(case, extra=""))
     if not derivatives.leaves_of(op, sample).leaves:
         raise NotApplicable("no tensor of it has a gradient in this dtype")
+    enough(op, sample, case)
     results = accepted(lambda: reference_of(op)(copied(sample)))
     order, kind = (2, "dense") if case.extra == SECOND else (1, case.extra)
     generator = torch.Generator().manual_seed(subject.seed)
@@ -77,9 +83,12 @@ def check(subject: Subject, case: Case) -> None:
     formula = derivatives.by_formula(op, order) if declared else None
     truth = accepted(lambda: derivatives.truth_of(op, sample))
     oracle = accepted(lambda: Oracle(derivatives.through(op, truth, order), packed, subject.seed, formula))
+    in_range(oracle, case)
     try:
         got = derivatives.through(op, op, order)(packed)
     except Exception as e:
+        if "=" in case.values:
+            raise NotApplicable(f"the operator refuses it: {first_line(e)}") from None
         raise Finding(f"it raised {type(e).__name__} where the reference has gradients: {first_line(e)}") from None
     oracle.judge(got, "gradient" if order == 1 else "second derivative")
     if formula is not None and op.recorded_by_reference:

@@ -13,7 +13,8 @@ from torch import Tensor
 from opwright.kit.build import cache, lockfile
 from opwright.kit.build.trouble import Unavailable
 from opwright.kit.check.calls import accepted, attempt, results_of
-from opwright.kit.check.cases import Case, Draw, Subject, _climb, _declared, _source
+from opwright.kit.check.cases import Case, Subject
+from opwright.kit.check.drawn import Draw, climb, declared, source_of
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.spec.samples import Sample, rung_sample
@@ -137,11 +138,11 @@ class _Shapes(Draw):
 
 def _stretched(subject: Subject, case: Case) -> Sample:
     """A sample with one size so large that its largest tensor has MANY elements."""
-    source = _source(subject.op)
+    source = source_of(subject.op)
     make = _Shapes(case.dtype, subject.device, subject.seed)
 
     def drawn() -> Sample:
-        samples = _declared(source, make)
+        samples = declared(source, make)
         for _ in range(case.sample):
             next(samples)
         make.seen.clear()
@@ -186,7 +187,7 @@ def _stretched(subject: Subject, case: Case) -> Sample:
         raise NotApplicable("the GPU's memory does not suffice") from None
     except Exception:
         raise NotApplicable("no size of it can be made so large") from None
-    for below, above in _climb(source, subject.op):
+    for below, above in climb(source, subject.op):
         sample = _gradient(below, above, sample, make)
     if case.extra == "strided":
         sample = Sample(tuple(_strided(v) for v in sample.args), {k: _strided(v) for k, v in sample.kwargs.items()})

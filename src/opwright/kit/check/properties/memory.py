@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
@@ -31,8 +32,12 @@ def cases(subject: Subject) -> Iterator[Case]:
         yield from (Case(s, subject.main, layout) for layout in ("transposed", "sliced", "rows", "misaligned"))
         yield from (Case(s, rng.choice(fast), MIXED, v) for v in ("zero", "one", "tail", "tail2"))
         yield from (Case(s, d, variant="tail") for d in fast)
+        yield from (
+            Case(s, subject.main, values=v) for v in rng.sample(subject.indices(s), min(3, len(subject.indices(s))))
+        )
         if s == 0:
             yield Case(s, subject.main, variant="big")
+    yield from (replace(case, values="") for case in subject.around(8, rng))
 
 
 def check(subject: Subject, case: Case) -> None:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from opwright.kit import private
 from opwright.kit.check.calls import first_line, reference_of, results_of
-from opwright.kit.check.cases import Case, Draw, Subject
+from opwright.kit.check.cases import Case, Subject
+from opwright.kit.check.drawn import Draw
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.spec.samples import Reject, Sample
@@ -114,6 +115,9 @@ def _answers_alike(subject: Subject, sample: Sample, what: str) -> None:
 def _worse(value: Any, rng: random.Random) -> tuple[str, Any]:
     """A bad value in place of a good one, and what is bad about it."""
     if isinstance(value, Tensor):
+        whole = not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
+        if whole and value.numel() and rng.random() < 0.5:
+            return _beyond(value, rng)
         how = rng.choice([*TENSORS])
         return how, TENSORS[how](value, rng)
     if isinstance(value, list) and value and isinstance(value[0], Tensor):
@@ -123,6 +127,17 @@ def _worse(value: Any, rng: random.Random) -> tuple[str, Any]:
     return rng.choice(
         [("as text", "nonsense"), ("absent", None), ("huge", 2**70), ("as NaN", float("nan")), ("negative", -(2**40))]
     )
+
+
+def _beyond(t: Tensor, rng: random.Random) -> tuple[str, Tensor]:
+    """Integers with one among them that no index of this call is likely to reach, and some that nearly are."""
+    least, most = int(t.min()), int(t.max())
+    far = 2 ** (8 * t.element_size() - 2)
+    number = rng.choice([most + 1, most + 2, 2 * most + 3, -1, least - 1, -most - 2, far, -far])
+    out = t.clone().flatten()
+    number = min(max(number, torch.iinfo(t.dtype).min), torch.iinfo(t.dtype).max)
+    out[rng.randrange(out.numel())] = number
+    return f"with {number} among its elements", out.reshape(t.shape)
 
 
 def _other_size(t: Tensor, rng: random.Random) -> Tensor:

@@ -19,6 +19,8 @@ from opwright.kit.truth.tolerance import smallest
 PROPERTY = Property(turn=20)
 
 KINDS = ("nan", "inf", "zero", "subnormal", "large")
+WHOLE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf"), "zero": 0.0, "-zero": -0.0}
+"""What a row or a tensor may hold alone."""
 
 
 def skip(subject: Subject) -> str | None:
@@ -33,6 +35,8 @@ def cases(subject: Subject) -> Iterator[Case]:
         for kind in KINDS:
             yield from (Case(s, d, extra=kind) for d in floats)
             yield from (Case(s, d, variant="tail", extra=kind) for d in floats[:1])
+        for value in WHOLE:
+            yield from (Case(s, d, extra=f"{value}-{part}") for d in floats[:1] for part in ("row", "all"))
 
 
 def check(subject: Subject, case: Case) -> None:
@@ -45,7 +49,8 @@ def check(subject: Subject, case: Case) -> None:
         if not t.dtype.is_floating_point or t.numel() == 0 or (0 in t.stride() and t.numel() > 1):
             return t
         changed = True
-        return _sprinkled(t, case.extra, rng)
+        value, _, part = case.extra.rpartition("-")
+        return _filled(t, WHOLE[value], part, rng) if value else _sprinkled(t, case.extra, rng)
 
     sample = rebuilt(plain, sprinkle)
     if not changed:
@@ -56,11 +61,21 @@ def check(subject: Subject, case: Case) -> None:
     got = attempt(subject.op, sample)
     try:
         oracle.judge(got)
-        if case.extra == "zero" and oracle.pointwise:
+        if case.extra.startswith("zero") and oracle.pointwise:
             _signs(oracle, got)
     except Finding as f:
         f.call = sample
         raise
+
+
+def _filled(t: Tensor, value: float, part: str, rng: random.Random) -> Tensor:
+    """The tensor with one row or column of a value, or of nothing else."""
+    out = t.clone()
+    if part == "all" or t.dim() < 2:
+        return out.fill_(value)
+    d = rng.randrange(t.dim())
+    d = t.dim() - 2 if rng.random() < 0.5 else d
+    return out.index_fill_(d, torch.tensor([rng.randrange(t.shape[d])], device=t.device), value)
 
 
 def _sprinkled(t: Tensor, kind: str, rng: random.Random) -> Tensor:

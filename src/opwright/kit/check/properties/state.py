@@ -3,7 +3,8 @@ has written: a tensor that it writes to may be passed twice."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from opwright.kit.check import guard
 from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
+from opwright.kit.check.properties.determinism import differs
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.op import Op
@@ -24,6 +26,9 @@ PROPERTY = Property(turn=170)
 def cases(subject: Subject) -> Iterator[Case]:
     for case in subject.few(3):
         yield from (Case(case.sample, case.dtype, extra=how) for how in ("values", "sizes", "dtypes", "around"))
+        yield from (Case(case.sample, case.dtype, extra=how) for how in ("middle", "later"))
+        if case.sample == 0:
+            yield Case(0, case.dtype, extra="many")
         if subject.op.spec.written:
             yield Case(case.sample, case.dtype, extra="shared")
 
@@ -42,8 +47,12 @@ def check(subject: Subject, case: Case) -> None:
         return
     oracle = accepted(lambda: Oracle(reference_of(subject.op), sample, subject.seed))
     _judge(oracle, attempt(subject.op, copied(sample)), "first")
-    if case.extra == "values":
-        _rewritten(subject, sample)
+    if case.extra in ("values", "middle"):
+        _rewritten(subject, sample, _other if case.extra == "values" else _turned)
+    elif case.extra == "later":
+        _later(subject, sample)
+    elif case.extra == "many":
+        _many(subject, sample, oracle)
     elif case.extra == "around":
         _around(subject, sample)
     else:
@@ -108,20 +117,72 @@ def _around(subject: Subject, sample: Sample) -> None:
             raise Finding(f"a call changes {what}")
 
 
-def _rewritten(subject: Subject, sample: Sample) -> None:
+def _other(t: Tensor) -> Tensor:
+    """Other values in the same memory."""
+    return t.mul_(-0.5).add_(0.25)
+
+
+def _turned(t: Tensor) -> Tensor:
+    """The same values in another order, the first and the last where they were: neither they nor a sum tell."""
+    if t.numel() < 4:
+        return _other(t)
+    flat = t.flatten().clone()
+    flat[1:-1] = flat[1:-1].flip(0)
+    return t.copy_(flat.reshape(t.shape))
+
+
+def _rewritten(subject: Subject, sample: Sample, change: Callable[[Tensor], Tensor]) -> None:
     """The same tensors, at the same addresses, with other values."""
 
     def rewrite(t: Tensor) -> Tensor:
         shared = 0 in t.stride() and t.numel() > 1
-        if shared or not (t.is_floating_point() or t.is_complex()):
-            return t
-        return t.mul_(-0.5).add_(0.25)
+        return t if shared or not (t.is_floating_point() or t.is_complex()) else change(t)
 
     own = copied(sample)
     attempt(subject.op, own)
     changed = copied(rebuilt(own, rewrite))
     oracle = accepted(lambda: Oracle(reference_of(subject.op), changed, subject.seed))
     _judge(oracle, attempt(subject.op, own), "next")
+    _judge(oracle, attempt(subject.op, copied(changed)), "next")
+
+
+def _later(subject: Subject, sample: Sample) -> None:
+    """A result that somebody still holds is left alone by later calls."""
+    first = [None if r is None else r.detach() for r in attempt(subject.op, copied(sample))]
+    before = [None if r is None else r.clone() for r in first]
+
+    def other(t: Tensor) -> Tensor:
+        shared = 0 in t.stride() and t.numel() > 1
+        return t if shared or not (t.is_floating_point() or t.is_complex()) else _other(t)
+
+    changed = rebuilt(copied(sample), other)
+    accepted(lambda: reference_of(subject.op)(copied(changed)))
+    attempt(subject.op, changed)
+    found = differs(before, first)
+    if found is not None:
+        at, a, b = found
+        raise Finding("a result is overwritten by a later call", index=at, expected=a, got=b)
+
+
+MANY_CALLS, MOST_SECONDS = 1200, 1.0
+
+
+def _many(subject: Subject, sample: Sample, oracle: Oracle) -> None:
+    """The same call, again and again."""
+    first = attempt(subject.op, copied(sample))
+    if any(p.mutated for p in subject.op.signature.parameters):
+        raise NotApplicable("it writes to its arguments")
+    own, end = copied(sample), time.monotonic() + (10 if subject.thorough else 1) * MOST_SECONDS
+    for k in range(MANY_CALLS * (10 if subject.thorough else 1)):
+        got = attempt(subject.op, own)
+        if differs(first, got) is not None:
+            try:
+                oracle.judge(got)
+            except Finding as f:
+                message = f"in call {k + 2} of many calls, {f.message}"
+                raise Finding(message, index=f.index, expected=f.expected, got=f.got) from None
+        if time.monotonic() > end:
+            break
 
 
 def _others(subject: Subject, case: Case) -> None:
