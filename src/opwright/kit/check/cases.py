@@ -138,7 +138,12 @@ class Subject:
         if case.values in values.WHOLE and not values.is_data(_quiet(source), sample, case.dtype):
             raise NotApplicable("its integers are no data")
         rng = self.rng(case.sample, case.variant, case.values)
-        return values.Change(source, case.dtype, case.values, self.constants, rng).of(sample)
+        try:
+            return values.Change(source, case.dtype, case.values, self.constants, rng).of(sample)
+        except NotApplicable:
+            raise
+        except Exception as e:  # of ours, and no mistake of the operator's
+            raise NotApplicable(f"it cannot be changed so: {type(e).__name__}: {e}") from None
 
     def _sizes(self, source: Op[..., Any], case: Case) -> dict[int, int]:
         if not case.variant:

@@ -298,4 +298,4 @@ def is_data(run: Callable[[Sample], Any], sample: Sample, dtype: torch.dtype) ->
         before, after = run(sample), run(changed)
     except Exception:
         return False
-    return [t.shape for t in tensors(list(before))] == [t.shape for t in tensors(list(after))]
+    return [t.shape for t in tensors(before)] == [t.shape for t in tensors(after)]
