@@ -27,6 +27,7 @@ bench: setup
 	$(RUN) benchmarks/autograd.py --json benchmarks/results/autograd.json
 	$(RUN) benchmarks/operators.py --json benchmarks/results/operators.json
 	$(RUN) benchmarks/cpp.py --json benchmarks/results/cpp.json
+	$(RUN) benchmarks/sharding.py --json benchmarks/results/sharding.json
 	$(RUN) benchmarks/shipping.py --json benchmarks/results/shipping.json $(if $(wildcard dist/opwright-*.whl),--wheel $(lastword $(wildcard dist/opwright-*.whl)))
 
 figures: setup

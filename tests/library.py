@@ -14,9 +14,16 @@ from opwright.kit.spec.operator import Spec
 
 OPERATORS = [op for op in registry.operators() if op.namespace == "opwright" and op.home is op]
 FUNCTIONAL = [op for op in OPERATORS if not op.name.endswith("_")]
+GRAPHS = {"spmm", "sddmm", "spmm_max"}
+"""Operators of a dozen tensors, which take long in every way: `test` has the plain ways, `test-all` every one."""
 FORMS = [op.saving_form for op in FUNCTIONAL if op.saving_form is not None]
 """Those that return extra results."""
-RUNGS = [rung for op in FUNCTIONAL for rung in (op.backward, *([op.backward.backward] if op.backward.has_rung else []))]
+RUNGS = [
+    rung
+    for op in FUNCTIONAL
+    if op.has_rung
+    for rung in (op.backward, *([op.backward.backward] if op.backward.has_rung else []))
+]
 
 
 def opaque_twin(op: ow.Op[..., Any]) -> ow.Op[..., Any]:

@@ -36,3 +36,14 @@ def test_lltm_and_lstm_learn_to_remember(tmp_path: Path, capsys: pytest.CaptureF
     said = capsys.readouterr().out
     assert "LLTM" in said
     assert "nn.LSTM" in said
+
+
+def test_a_graph_network_learns_topics_as_torch_geometrics_does(capsys: pytest.CaptureFixture[str]) -> None:
+    curves = load("citations").main(["--papers", "300", "--words", "32", "--updates", "25"])
+    first, last = curves["opwright"][0], curves["opwright"][-1]
+    assert last[1] < 0.6 * first[1]
+    assert last[2] > first[2] + 0.15
+    if "torch-geometric" in curves:
+        for ours, theirs in zip(curves["opwright"], curves["torch-geometric"], strict=True):
+            assert abs(ours[1] - theirs[1]) < 1e-3
+    assert "accuracy" in capsys.readouterr().out

@@ -16,7 +16,8 @@ SOURCES = sorted(p for p in PACKAGE.rglob("*.py") if "template" not in p.parts)
 ARROWS = {
     "kit": {"kit"},
     "ops": {"opwright"},
-    "nn": {"ops", "kit", "nn"},
+    "graphs": {"ops", "kit", "graphs"},
+    "nn": {"ops", "kit", "graphs", "nn"},
     "cli": {"kit", "cli", "opwright", "tensors"},
     "tensors": {"tensors"},
 }
@@ -28,7 +29,7 @@ FLOORS: dict[str, list[str]] = {"deprecated": [], "locks": [], "private": [], "s
 FLOORS |= dict.fromkeys(("derive", "build", "truth"), GROUND)
 FLOORS["dispatch"] = [*GROUND, "derive", "build"]
 FLOORS["op"] = [*FLOORS["dispatch"], "dispatch"]  # Op itself, and what makes and finds operators
-OPERATORS = {"op", "declare", "define", "packages", "load"}
+OPERATORS = {"op", "declare", "kernels", "define", "packages", "load", "inline", "extension", "adopt", "state"}
 ABOVE = [*FLOORS["op"], "op"]
 FLOORS["workers"] = ABOVE
 FLOORS |= dict.fromkeys(("explain", "pages", "scaffold", "doctor"), ABOVE)

@@ -33,7 +33,15 @@ PACKAGES = (
     "rich",
     "typer",
 )
-TESTS = ("tests/test_api.py", "tests/kit/test_*.py", "tests/kit/build", "tests/nn", "tests/ops", "tests/tensors")
+TESTS = (
+    "tests/test_api.py",
+    "tests/kit/test_*.py",
+    "tests/kit/distributed",
+    "tests/kit/build",
+    "tests/nn",
+    "tests/ops",
+    "tests/tensors",
+)
 
 
 def main() -> int:

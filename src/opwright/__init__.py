@@ -38,6 +38,7 @@ __all__ = [
     "Cost",
     "Domain",
     "Explanation",
+    "Graph",
     "Like",
     "Maker",
     "Number",
@@ -45,38 +46,59 @@ __all__ = [
     "Options",
     "Sample",
     "__version__",
+    "adopt",
     "broadcastable",
     "check",
     "explain",
+    "graph_conv",
     "in_place",
+    "inline",
     "load",
+    "load_classes",
+    "load_extension",
     "load_package",
     "nn",
     "op",
     "package",
     "reduce_to",
     "require",
+    "sddmm",
+    "spmm",
     "tensors",
 ]
 
 _operators = _discover(_Path(__file__).parent / "ops", "opwright.ops")
 globals().update(_operators)
-__all__ += _operators
+__all__ += [name for name in _operators if name not in __all__]
 
-from opwright import nn  # noqa: E402  modules stand on the operators above
+from opwright import nn  # noqa: E402  modules and functions stand on the operators above
+from opwright.graphs import Graph, graph_conv, sddmm, spmm  # noqa: E402
 
 if TYPE_CHECKING:
     from opwright import tensors as tensors
+    from opwright.kit.adopt import adopt as adopt
     from opwright.kit.deploy.loader import load_package as load_package
     from opwright.kit.deploy.package import package as package
+    from opwright.kit.extension import load_extension as load_extension
+    from opwright.kit.inline import inline as inline
+    from opwright.kit.state import load_classes as load_classes
+
+
+_LATER = {
+    "adopt": "opwright.kit.adopt",
+    "inline": "opwright.kit.inline",
+    "load_classes": "opwright.kit.state",
+    "load_extension": "opwright.kit.extension",
+    "load_package": "opwright.kit.deploy.loader",
+    "package": "opwright.kit.deploy.package",
+}
 
 
 def __getattr__(name: str) -> Op[..., _Any]:
     if name == "tensors":  # loaded when first asked for, to keep the import lean
         return _importlib.import_module("opwright.tensors")  # type: ignore[return-value]
-    if name in ("package", "load_package"):
-        module = _importlib.import_module(f"opwright.kit.deploy.{'package' if name == 'package' else 'loader'}")
-        return getattr(module, name)  # type: ignore[no-any-return]
+    if name in _LATER:
+        return getattr(_importlib.import_module(_LATER[name]), name)  # type: ignore[no-any-return]
     # Operators are found, not listed: this tells type checkers so, and a reader what there is.
     import difflib
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from opwright.kit.check import check as _check
-from opwright.kit.check.property import in_turn
+from opwright.kit.check.property import concerned, in_turn
 from opwright.kit.op import Op
 
 __all__ = ["checks"]
@@ -41,7 +41,7 @@ def checks(op: Op[..., Any], /, *, device: str = "cpu", seed: int = 0, only: Seq
     if isinstance(only, str) or not set(only) <= set(in_turn()):
         raise ValueError(f"checks: only must be a list of properties, which are {', '.join(in_turn())}; got {only!r}")
     wanted = [name for name in in_turn() if (name in only if only else name != "sanitize")]
-    pairs = [(rung.name, name) for rung in rungs(op) for name in wanted]
+    pairs = [(rung.name, name) for rung in rungs(op) for name in concerned(rung, wanted)]
 
     @pytest.mark.parametrize("operator, property", pairs, ids=[f"{rung}-{name}" for rung, name in pairs])
     def test(operator: str, property: str) -> None:

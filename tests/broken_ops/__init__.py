@@ -6,41 +6,10 @@ documentation is made from this list too.
 
 from __future__ import annotations
 
-import builtins
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
+from tests.broken_ops.mistake import FOLDER, Broken
+from tests.broken_ops.unforeseen import UNFORESEEN
 
-import opwright as ow
-from tests.broken_ops.unthought import UNTHOUGHT
-
-FOLDER = Path(__file__).parent
-
-
-@dataclass(frozen=True)
-class Broken:
-    """An operator with a mistake, and what must catch it."""
-
-    theme: str
-    name: str
-    property: str
-    says: str
-    """A part of the sentence in which the check says so."""
-    mistake: str
-
-    @builtins.property
-    def op(self) -> ow.Op[..., Any]:
-        """The operator itself; its folder is loaded when first asked for."""
-        found: ow.Op[..., Any] = getattr(load(self.theme), self.name)
-        return found
-
-
-@cache
-def load(theme: str) -> Any:
-    """The operators of a theme."""
-    return ow.load(FOLDER / theme)
-
+__all__ = ["BROKEN", "FOLDER", "Broken"]
 
 BROKEN = [
     Broken(
@@ -355,5 +324,5 @@ BROKEN = [
     ),
     Broken("rejecting", "zero_division", "rejects", "crashed with SIGFPE", "an integer division by zero crashes it"),
     Broken("rejecting", "mixed_dtypes", "forward", "the result is wrong in", "reads mixed dtypes as one"),
-    *(Broken(*row) for row in UNTHOUGHT),
+    *UNFORESEEN,
 ]

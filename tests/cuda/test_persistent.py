@@ -90,7 +90,10 @@ def test_every_size_is_right(path: pytest.MonkeyPatch, shape: tuple[int, int, in
             assert (a.dtype, a.shape) == (b.dtype, b.shape)
             ours, theirs = error(a, c), error(b, c)
             assert ours < TOLERANCE[dtype], f"{more}: result {i} is off by {ours:.2g}, the loop's by {theirs:.2g}"
-            assert ours < 1.5 * theirs + 1e-7, f"{more}: result {i} is off by {ours:.2g}, the loop's by {theirs:.2g}"
+            # Of a few numbers one may be off by some units in the last place where the loop's are not.
+            assert ours < 1.5 * theirs + 4 * torch.finfo(torch.float32).eps, (
+                f"{more}: result {i} is off by {ours:.2g}, the loop's by {theirs:.2g}"
+            )
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
@@ -248,3 +251,22 @@ def test_the_cheaper_path_is_chosen(path: pytest.MonkeyPatch) -> None:
         forced = ow.lltm(*args).output
         path.delenv("OPWRIGHT_LLTM")
         assert torch.equal(ow.lltm(*args).output, forced)
+
+
+def test_explain_says_which_path_and_why(path: pytest.MonkeyPatch) -> None:
+    def told(shape: tuple[int, int, int, int], dtype: torch.dtype = torch.bfloat16, recorded: bool = False) -> str:
+        args = [a.requires_grad_(recorded) for a in drawn(*shape, dtype)]
+        ow.lltm(*args)  # built and loaded
+        return ow.explain(ow.lltm, *args).steps[1 if recorded else 0].why
+
+    small = told((64, 32, 16, 512), recorded=True)
+    assert "persistent in 1 launch of " in small
+    assert "KiB of shared memory" in small
+    assert "; its gradient: persistent in 1 launch of " in small
+    path.delenv("OPWRIGHT_LLTM")
+    large = told((2, 3, 8, 2100))
+    assert "looped, since the weights of 2100 hidden units do not fit on chip: of at most 2048 here" in large
+    assert "looped, since that is thought to take " in told((2, 4096, 16, 1024))
+    assert "looped, since double has no persistent kernel" in told((2, 3, 4, 5), dtype=torch.float64)
+    path.setenv("OPWRIGHT_LLTM", "looped")
+    assert "looped, since OPWRIGHT_LLTM says so" in told((64, 32, 16, 512))

@@ -124,7 +124,7 @@ def test_a_word_that_is_out_of_place_is_refused() -> None:
     assert "(gradient, input, output, wanted) in the record Source" in refused(
         [*words[:choice], "else", *words[choice + 1 :]]
     )
-    assert "has 'x' in place of int in the record Source" in refused([*words[:-1], "x"])
+    assert "has 'x' in place of int in the record Source" in refused([*words[:-2], "x", words[-1]])
     assert "in place of Source" in refused([*words[: choice - 1], "Sauce", *words[choice:]])
 
 

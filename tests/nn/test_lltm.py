@@ -194,3 +194,18 @@ def test_a_layer_trains_compiled() -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.parametrize("lengths", [[5, 3, 3, 1], [4, 4], [1]], ids=str)
+def test_gradients_of_packed_rows_are_those_of_padded_ones(lengths: list[int]) -> None:
+    layer = ow.nn.LLTM(3, 4, bidirectional=True)
+    padded = torch.randn(lengths[0], len(lengths), 3, requires_grad=True)
+    packed = pack_padded_sequence(padded, torch.tensor(lengths))
+    by_rows, (h_n, _) = layer(packed)
+    output, (h, _) = layer(padded, lengths=lengths)
+    torch.testing.assert_close(pad_packed_sequence(by_rows)[0], output)
+    torch.testing.assert_close(h_n, h)
+    weights = torch.linspace(0.5, 1.5, output.numel()).view_as(output)
+    found = torch.autograd.grad((pad_packed_sequence(by_rows)[0] * weights).sum() + h_n.sum(), padded)
+    expected = torch.autograd.grad((output * weights).sum() + h.sum(), padded)
+    torch.testing.assert_close(found, expected)

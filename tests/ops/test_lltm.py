@@ -68,6 +68,54 @@ def test_half_types_round_less_than_a_loop_over_many_steps(dtype: torch.dtype) -
     assert (ours.double() - exact).norm() <= 2 * (torch.stack(loop).double() - exact).norm()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "depth", "tolerance"),
+    [(torch.float32, 12.0, 1e-5), (torch.bfloat16, 4.0, 2e-2), (torch.float16, 6.0, 1e-2)],
+    ids=str,
+)
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "reference"])
+def test_a_candidate_near_minus_one_keeps_the_digits_of_its_slope(
+    dtype: torch.dtype, depth: float, tolerance: float, recompute: bool, kernel: bool
+) -> None:
+    """elu' is eˣ there, which elu + 1 does not know once elu was rounded."""
+    torch.manual_seed(0)
+    x, layer = torch.randn(2, 3, 4).to(dtype), weights(4, 5, dtype)
+    layer[3][10:] -= depth
+
+    exact = [t.double().requires_grad_() for t in (x, *layer)]
+    expected = torch.autograd.grad(ow.lltm.reference(*exact).output.sum(), exact[4])[0][10:]
+    forward: Any = ow.lltm.saving_form
+    backward: Any = ow.lltm.backward
+    if not kernel:
+        forward, backward = forward.reference, backward.reference
+    *out, tape = forward(x, *layer, None, None, lengths=None, reverse=False, all_cells=False, recompute=recompute)
+    names = ("x", "weight_ih", "weight_hh", "bias_ih", "bias_hh", "h_0", "c_0")
+    grads = dict.fromkeys(("grad_h_n", "grad_c_n", "grad_cells")) | {"grad_output": torch.ones_like(out[0])}
+    given = dict(zip(names, (x, *layer, None, None), strict=True)) | {"output": out[0], "tape": tape}
+    more = {"lengths": None, "reverse": False, "recompute": recompute, "wanted": [True] * 5 + [False] * 2}
+    found = backward(**grads, **given, **more)[4][10:].double()
+    assert ((found - expected) / expected).abs().max() < tolerance
+
+
+@pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "reference"])
+def test_a_cells_candidate_near_minus_one_does_too(kernel: bool) -> None:
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(3, 4), torch.randn(15, 9) * 0.3, torch.randn(15)
+    bias[10:] -= 12
+    state = torch.zeros(3, 5)
+    exact = bias.double().requires_grad_()
+    h, _ = ow.lltm_cell.reference(x.double(), weight.double(), exact, state.double(), state.double())
+    expected = torch.autograd.grad(h.sum(), exact)[0][10:]
+    forward: Any = ow.lltm_cell.saving_form
+    backward: Any = ow.lltm_cell.backward
+    if not kernel:
+        forward, backward = forward.reference, backward.reference
+    gates = forward(x, weight, bias, state, state)[2]
+    grads = backward(torch.ones(3, 5), None, x, weight, state, state, bias, gates, wanted=[True] * 5)
+    assert ((grads[2][10:] - expected) / expected).abs().max() < 1e-5
+
+
 def test_a_float_state_stays_float_beside_half_types() -> None:
     x, layer = torch.randn(4, 2, 3).bfloat16(), weights(3, 5, torch.bfloat16)
     out = ow.lltm(x, *layer, None, torch.zeros(2, 5), all_cells=True)

@@ -146,10 +146,10 @@ def cache(
     table = Table("library", "size", "built in", "used", "for torch", "for GPUs")
     entries = build_cache.entries(root)
     for entry in entries:
-        about, found = entry.about, entry.library.stat()
+        about = entry.about
         used = (time.time() - entry.used) / build_cache.DAY
         version = str(about.get("torch", "?")).partition(" ")[0]
-        size, gpus = f"{found.st_size / 1e6:.2f} MB", " ".join(about.get("arch", ())) or "-"
+        size, gpus = f"{entry.size / 1e6:.2f} MB", " ".join(about.get("arch", ())) or "-"
         name, seconds = (str(about.get(key, "?")) for key in ("name", "seconds"))  # another version may keep others
         table.add_row(name, size, f"{seconds} s", f"{used:.1f} d ago", version, gpus)
     out.print(table)

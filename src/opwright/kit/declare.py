@@ -4,45 +4,31 @@ Each declaration makes a new spec and binds it."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from opwright.kit.derive import derive
 from opwright.kit.derive.roles import Role
-from opwright.kit.dispatch import fake
-from opwright.kit.dispatch.kernel import DEVICES, refuse_device, refuse_parameters
-from opwright.kit.spec import words
-from opwright.kit.spec.domain import Cost, Domain
+from opwright.kit.dispatch import fake, sharding
+from opwright.kit.dispatch.kernel import DEVICES
+from opwright.kit.kernels import KernelDeclarations
+from opwright.kit.spec import shard, words
+from opwright.kit.spec.domain import Cost
 from opwright.kit.spec.extras import Extras, read_extras
 from opwright.kit.spec.measured import Sizes, Variant, read_family, refuse_taken
-from opwright.kit.spec.operator import Formula, KernelSpec, Spec
-from opwright.kit.spec.options import Options
+from opwright.kit.spec.operator import Formula
 from opwright.kit.spec.samples import Maker
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
 
 
-@lru_cache
-def _folder_of(file: str) -> Path:
-    """The folder of a file, links followed."""
-    return Path(file).resolve().parent
-
-
-class Declarations:
+class Declarations(KernelDeclarations):
     """The decorators of an operator, and what they were told."""
 
-    spec: Spec
     role: Role
-
-    def become(self, spec: Spec, rung: derive.Rung | None = None) -> None:
-        """Take a new spec, and the gradient that follows from it, where somebody knows."""
-        raise NotImplementedError
 
     def save(self, extras: Extras) -> None:
         """Take extra results, and a form that returns them."""
@@ -53,7 +39,12 @@ class Declarations:
 
     @overload
     def gradient(
-        self, /, *, needs: Mapping[str, Sequence[str]] | None = None, surrogate: bool = False
+        self,
+        /,
+        *,
+        needs: Mapping[str, Sequence[str]] | None = None,
+        when: Mapping[str, str] | None = None,
+        surrogate: bool = False,
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
 
     def gradient(
@@ -62,6 +53,7 @@ class Declarations:
         /,
         *,
         needs: Mapping[str, Sequence[str]] | None = None,
+        when: Mapping[str, str] | None = None,
         surrogate: bool = False,
     ) -> Any:
         """Declare the gradient by a formula. The names of its parameters say what it saves: `grad` (or
@@ -76,6 +68,9 @@ class Declarations:
 
         `needs` says which of the tensors it saves the gradient of each input reads. A tensor that no wanted gradient
         reads is then not kept; the formula gets one of the same shape, full of NaN.
+
+        `when` names, for a saved tensor, a bool parameter of the operator: a call that sets it to False does not keep
+        the tensor, and the formula gets None.
 
         >>> import torch, opwright as ow
         >>> @ow.op
@@ -96,8 +91,11 @@ class Declarations:
                 raise TypeError(f"{name}: needs must be a dict by the names of inputs, got {needs!r}")
             read = {each: words.several(name, f"needs of {each}", names, "names") for each, names in needs.items()}
 
+        if when is not None and not isinstance(when, Mapping):
+            raise TypeError(f"{name}: when must be a dict by the names of saved tensors, got {when!r}")
+
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-            formula = Formula(function, read, surrogate)
+            formula = Formula(function, read, surrogate, None if when is None else dict(when))
             found = self.role.gradient(self.spec, formula)
             if isinstance(found, derive.Missing):
                 raise TypeError(found.reason)
@@ -238,63 +236,45 @@ class Declarations:
         refuse_taken(self.spec.name, self.spec.variants, variant.name)
         self.become(replace(self.spec, variants=(*self.spec.variants, variant)))
 
-    def kernel(self, device: str, domain: Domain = Domain(), /) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Declare a kernel for a kind of device; within its domain it runs in the reference's place."""
-        refuse_device(self.spec.name, device)
-        self._refuse_domain(domain)
-
-        def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-            words.function(self.spec.name, "a kernel in Python", function)
-            refuse_parameters(self.spec.name, self.spec.signature, function)
-            name = getattr(function, "__name__", "kernel")
-            self._add_kernels(KernelSpec(device, domain, name, function))
-            return function
-
-        return declare
-
-    def kernel_file(self, file: str, domain: Domain = Domain(), options: Options = Options()) -> None:
-        """Declare a kernel that a source file beside the operator's own binds with OPWRIGHT_KERNEL. It is built
-        when first needed. It is for CUDA when it is called `cuda`, or when it or one of its further sources is a
-        `.cu` file; else for the CPU."""
-        if not isinstance(file, str):
-            raise TypeError(f"{self.spec.name}: a kernel's file must be a string such as 'cpu.cpp', got {file!r}")
-        self._add_files((file,), domain, options)
-
-    def kernel_files(
-        self, *files: str, domain: Domain = Domain(), backward: Domain | None = None, options: Options = Options()
+    def shard(
+        self,
+        patterns: str,
+        /,
+        *,
+        over: str | Sequence[str] | None = None,
+        sums: str | Sequence[str] = (),
+        once: str | Sequence[str] = (),
+        group: str | None = None,
     ) -> None:
-        """Declare the kernels of several files, for the calls in `domain`. With the domain of its gradient, `backward`,
-        the files also hold the kernels of `op.backward`, and those of `op.saving_form` where it has one."""
-        if not files or not all(isinstance(file, str) for file in files):
-            got, name = ", ".join(map(repr, files)) or "nothing", self.spec.name
-            raise TypeError(f'{name}: name its files and then domain=…, such as kernel_files("cpu.cpp"), got {got}')
-        op = cast("Op[..., Any]", self)
-        if backward is not None:
-            op.backward._refuse_domain(backward)  # before anything is declared
-        self._add_files(files, domain, options)
-        if backward is not None:
-            if op.saving_form is not None:
-                op.saving_form._add_files(files, domain, options)
-            op.backward._add_files(files, backward, options)
+        """Declare along which dimensions its tensors may be cut among devices, so that each runs the kernel on its own
+        pieces of DTensors. `patterns` writes the shapes of inputs and results as a domain's sizes do; without inputs
+        they are those of the first kernel's domain that has any. A dimension that inputs and results share cuts them
+        together; along `sums` every device computes a summand of the result, in which the tensors `once` count once.
+        `over` names the dimensions that may be cut, all by default. `group`: the parameter that names the process group
+        in which the operator communicates by itself.
 
-    def _refuse_domain(self, domain: Any) -> None:
-        if not isinstance(domain, Domain):
-            raise TypeError(f"{self.spec.name}: a kernel's domain must be an ow.Domain, got {domain!r}")
-        domain.refuse_names(self.spec.name, self.spec.signature.names)
+        The rules of its gradients follow. The check proves them all (property `sharding`).
 
-    def _add_files(self, files: Sequence[str], domain: Domain, options: Options) -> None:
-        self._refuse_domain(domain)
-        if not isinstance(options, Options):
-            raise TypeError(f"{self.spec.name}: a kernel's options must be ow.Options, got {options!r}")
-        folder = _folder_of(inspect.getfile(inspect.unwrap(cast("Op[..., Any]", self).home.reference)))
-        kernels = []
-        for file in files:
-            on_gpu = Path(file).stem == "cuda" or any(f.endswith(".cu") for f in (file, *options.sources))
-            kernels.append(KernelSpec("cuda" if on_gpu else "cpu", domain, file, None, folder / file, options))
-        self._add_kernels(*kernels)
-
-    def _add_kernels(self, *kernels: KernelSpec) -> None:
-        self.become(replace(self.spec, kernels=(*self.spec.kernels, *kernels)))
+        >>> import torch, opwright as ow
+        >>> @ow.op
+        ... def project(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        ...     return x @ weight.t() + bias
+        >>> project.shard("x[..., k] weight[n, k] bias[n] -> [..., n]", sums="k", once="bias")
+        >>> project.shard("x[..., k] weight[n, k] bias[n] -> [..., n]", over="m")
+        Traceback (most recent call last):
+        ValueError: project: shard: over names the dimension 'm', which is in no input; there are k, n, ...
+        """
+        spec = self.spec
+        if spec.random or any(p.mutated for p in spec.signature.parameters):
+            raise TypeError(
+                f"{spec.name}: shard is for operators that neither draw random numbers nor write to arguments"
+            )
+        read = shard.read(
+            spec.name, patterns, over=over, sums=sums, once=once, group=group, signature=spec.signature,
+            extras=() if spec.extras is None else spec.extras.names, domains=[k.domain for k in spec.kernels],
+        )  # fmt: skip
+        self.become(replace(spec, sharding=read))
+        sharding.changed(cast("Op[..., Any]", self))
 
     # --- what was said --------------------------------------------------------------------------------------------
 

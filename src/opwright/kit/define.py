@@ -13,7 +13,7 @@ import torch
 from opwright.kit.build.foreign import LOADED
 from opwright.kit.derive import forms
 from opwright.kit.derive.roles import InPlace
-from opwright.kit.dispatch import flops
+from opwright.kit.dispatch import flops, sharding
 from opwright.kit.dispatch.autocast import read_casts
 from opwright.kit.dispatch.batching import read_batching
 from opwright.kit.op import Op, P, R
@@ -22,6 +22,7 @@ from opwright.kit.spec.operator import Spec
 from opwright.kit.spec.schema import read
 
 flops.watch()
+sharding.watch()
 
 
 @overload
@@ -96,41 +97,65 @@ def op(
     scope = sys._getframe(1).f_locals
 
     def make(function: Callable[..., Any]) -> Op[..., Any]:
-        chosen = getattr(function, "__name__", "op") if name is None else name
-        _refuse_function(function, chosen)
-        _refuse_name(chosen, namespace)
-        written = _read_names(chosen, "mutates", mutates)
-        fixed = _read_names(chosen, "nondifferentiable", nondifferentiable)
-        words.one_of(chosen, "compile", compile, ("call", "inline"))
-        words.flag(chosen, "random", random)
-        words.flag(chosen, "deterministic", deterministic)
-        if opaque is not None:
-            words.flag(chosen, "opaque", opaque)
-        first = next(iter(inspect.signature(function).parameters), None) if chosen.endswith("_") else None
-        if first is not None:
-            if written and first not in written:
-                raise TypeError(f"{chosen}: a name that ends in _ promises to write its first argument, {first!r}")
-            written = written or [first]
-        signature = read(function, chosen, mutates=written, nondifferentiable=fixed, scope=scope)
-        casts = read_casts(chosen, signature.names, autocast)
-        spec = Spec(
-            chosen,
-            namespace or _namespace_of(function),
-            function.__module__ or "__main__",
-            signature,
-            function,
-            # Whoever takes a generator draws from it.
-            random=random or any(p.kind.schema.startswith("Generator") for p in signature.parameters),
-            deterministic=deterministic,
-            opaque=True if opaque else None,  # False is what an operator without kernels is anyway
-            compile=compile,
-            autocast=casts,
-            tags=_read_tags(chosen, tags),
-            vmap=read_batching(chosen, signature, random, vmap),
-        )
-        return Op(spec)
+        return Op(specify(function, scope, **said))
 
+    said: dict[str, Any] = {
+        "name": name, "namespace": namespace, "mutates": mutates, "nondifferentiable": nondifferentiable,
+        "random": random, "deterministic": deterministic, "opaque": opaque, "compile": compile, "autocast": autocast,
+        "tags": tags, "vmap": vmap,
+    }  # fmt: skip
     return make if function is None else make(function)
+
+
+def specify(
+    function: Callable[..., Any],
+    scope: dict[str, Any],
+    *,
+    name: str | None = None,
+    namespace: str | None = None,
+    mutates: Sequence[str] | str = (),
+    nondifferentiable: Sequence[str | int] | str = (),
+    random: bool = False,
+    deterministic: bool = True,
+    opaque: bool | None = None,
+    compile: Literal["call", "inline"] = "call",
+    autocast: Sequence[str] | None = None,
+    tags: torch.Tag | Sequence[torch.Tag] = (),
+    vmap: Literal["leading"] | Sequence[str] | None = None,
+) -> Spec:
+    """What `op` makes an operator of: all that was said, read. `scope`: where its annotations find names."""
+    chosen = getattr(function, "__name__", "op") if name is None else name
+    _refuse_function(function, chosen)
+    _refuse_name(chosen, namespace)
+    written = _read_names(chosen, "mutates", mutates)
+    fixed = _read_names(chosen, "nondifferentiable", nondifferentiable)
+    words.one_of(chosen, "compile", compile, ("call", "inline"))
+    words.flag(chosen, "random", random)
+    words.flag(chosen, "deterministic", deterministic)
+    if opaque is not None:
+        words.flag(chosen, "opaque", opaque)
+    first = next(iter(inspect.signature(function).parameters), None) if chosen.endswith("_") else None
+    if first is not None:
+        if written and first not in written:
+            raise TypeError(f"{chosen}: a name that ends in _ promises to write its first argument, {first!r}")
+        written = written or [first]
+    signature = read(function, chosen, mutates=written, nondifferentiable=fixed, scope=scope)
+    casts = read_casts(chosen, signature.names, autocast)
+    return Spec(
+        chosen,
+        namespace or _namespace_of(function),
+        function.__module__ or "__main__",
+        signature,
+        function,
+        # Whoever takes a generator draws from it.
+        random=random or any(p.kind.schema.startswith("Generator") for p in signature.parameters),
+        deterministic=deterministic,
+        opaque=True if opaque else None,  # False is what an operator without kernels is anyway
+        compile=compile,
+        autocast=casts,
+        tags=_read_tags(chosen, tags),
+        vmap=read_batching(chosen, signature, random, vmap),
+    )
 
 
 def in_place(op: Op[..., Any], /) -> Op[..., Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from opwright.kit.dispatch import fake, node, writing
+from opwright.kit.derive import behaviour, shard
+from opwright.kit.dispatch import fake, node, sharding, writing
 from opwright.kit.op import Op
 from opwright.kit.spec.require import spell
 from opwright.kit.spec.values import tensors
@@ -48,7 +50,7 @@ class Explanation:
     __repr__ = __str__
 
 
-def explain(op: Op[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
+def explain(op: Op[..., Any] | Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
     """Which kernel a call will run on each rung, and why. Nothing is computed.
 
     Without arguments it speaks of the operator in general.
@@ -63,6 +65,10 @@ def explain(op: Op[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
       backward  autograd   records what the reference does
       compile   inlined    torch.compile sees through an operator without kernels
     """
+    over = getattr(op, "explain", None)
+    if not isinstance(op, Op) and callable(over):  # a function over operators says itself what it runs
+        said: Explanation = over(*args, **kwargs)
+        return said
     if not isinstance(op, Op):
         raise TypeError(f"explain: the first argument must be an operator, got {type(op).__name__}")
     given = bool(args or kwargs)
@@ -73,7 +79,9 @@ def explain(op: Op[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
     if backward.runs in ("kernel", "reference") and op.recorded_form is not op:
         form = _forward(op.recorded_form, values, given, "recorded")
         steps.insert(1, Step(form.name, form.runs, f"{op.recorded_form.name}, for a gradient; {form.why}"))
-    error = (_error(op, args, kwargs) or _kernel_error(op, steps, values)) if given else None
+    spread = _sharding(op, values, given)
+    steps += [] if spread is None else [spread]
+    error = (_error(op, args, kwargs) or _kernel_error(op, steps, values)) if given and spread is None else None
     return Explanation(f"{op.name}({shown})", op.schema, tuple(steps), error)
 
 
@@ -100,7 +108,8 @@ def _forward(op: Op[..., Any], values: dict[str, Any], given: bool, name: str = 
     if kernel is not None:
         wrong = kernel.failure(op)
         state = f"; {kernel.state}" if wrong is None else f", and raises {wrong.partition(':')[0]}"
-        return Step(name, kernel.name, f"the call lies in its domain{state}")
+        way = None if wrong is not None else kernel.says(op, values)
+        return Step(name, kernel.name, f"the call lies in its domain{state}" + (f"; {way}" if way else ""))
     return Step(name, "reference", "; ".join(f"{k.name}: {why}" for k, why in refused))
 
 
@@ -149,11 +158,28 @@ def _compile(op: Op[..., Any]) -> Step:
         return Step("compile", "inlined", "torch.compile sees through an operator without kernels")
     if op.compile == "inline":
         return Step("compile", "inlined", "as declared")
-    if op.random or (any(p.mutated for p in op.signature.parameters) and not op.has_rung):
+    if op.random or (behaviour.writes_what_it_follows(op.spec) and not op.has_rung):
         return Step("compile", "inlined", "torch.compile sees through an operator that draws, or works in place")
     if op.seen_through_by_compilers:
         return Step("compile", "inlined", "torch.compile sees through reference and declared gradient")
     return Step("compile", "called", f"graphs hold {op.qualname} as one call")
+
+
+def _sharding(op: Op[..., Any], values: dict[str, Any], given: bool) -> Step | None:
+    """Who says where DTensors must be; None where there are none to speak of."""
+    found = sharding.of_call(op, values) if given else None
+    if found is not None:
+        own = found.source in ("declared", "derived", "carried")
+        runs = "each device runs it on its pieces" if own else _OTHERWISE[found.source]
+        return Step("sharding", found.source, f"{runs}: {found.why}")
+    known = None if given else shard.declared(op)
+    return None if known is None else Step("sharding", "declared", f"DTensors may be cut along {known[1].says}")
+
+
+_OTHERWISE = {
+    "reference": "PyTorch runs the reference step by step, and moves what a step needs",
+    "replicates": "every device gets the whole of all tensors",
+}
 
 
 def _error(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

@@ -7,13 +7,18 @@ test-versions`); what is only in some says so.
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._pytree import tree_flatten as tree_flatten
+from torch.utils._pytree import tree_map as tree_map
 
 _C: Any = torch._C  # its stubs leave half of these out
 
@@ -26,6 +31,7 @@ DispatchKeySet = _C.DispatchKeySet
 excluded_keys = _C._dispatch_tls_local_exclude_set
 ExcludeDispatchKeyGuard = _C._ExcludeDispatchKeyGuard
 ForceDispatchKeyGuard = _C._ForceDispatchKeyGuard
+has_any_kernel = _C._dispatch_has_kernel
 has_kernel = _C._dispatch_has_kernel_for_dispatch_key
 HigherOrderOperator = torch._ops.HigherOrderOperator
 included_keys = _C._dispatch_tls_local_include_set
@@ -38,6 +44,7 @@ is_wrapped = _C._functorch.is_functorch_wrapped_tensor
 key_is_excluded = _C._dispatch_tls_is_dispatch_key_excluded
 modes = _C._len_torch_dispatch_stack
 NO_TORCH_DISPATCH = _C._disabled_torch_dispatch_impl
+operator_names = _C._dispatch_get_all_op_names
 OpNamespace: Any = torch._ops._OpNamespace
 OpOverload = torch._ops.OpOverload
 OpOverloadPacket = torch._ops.OpOverloadPacket
@@ -51,6 +58,23 @@ transforms_are_active = _C._are_functorch_transforms_active
 TransformType = _C._functorch.TransformType
 UndefinedGrad = _C._functions.UndefinedGrad
 without_modes = torch.utils._python_dispatch._disable_current_modes
+
+
+CLASSES = "__torch__.torch.classes."
+"""What the names of custom classes begin with."""
+
+
+def class_in_cpp(namespace: str, name: str) -> Any:
+    """What makes objects of a custom class; None: there is no such class."""
+    try:
+        return _C._get_custom_class_python_wrapper(namespace, name)
+    except RuntimeError:
+        return None
+
+
+def class_of(value: Any) -> str | None:
+    """The name of an object's custom class; None: it has none."""
+    return value._type().qualified_name() if isinstance(value, _C.ScriptObject) else None
 
 
 def implement(library: Any, name: str, function: Callable[..., Any], key: str, with_keyset: bool = False) -> None:
@@ -168,3 +192,125 @@ def next_transform() -> Iterator[None]:
         yield
     finally:
         _C._functorch.push_dynamic_layer_stack(layer)
+
+
+def register_pytree(
+    kind: type, flatten: Callable[[Any], tuple[list[Any], Any]], unflatten: Callable[[Any, Any], Any], names: Any
+) -> None:
+    """Let compilers and exporters take instances of a class apart into tensors, `names` being those of its children."""
+    pytree: Any = torch.utils._pytree
+
+    def with_keys(value: Any) -> tuple[list[tuple[Any, Any]], Any]:
+        children, context = flatten(value)
+        return [(pytree.GetAttrKey(n), c) for n, c in zip(names, children, strict=True)], context
+
+    said = f"{kind.__module__}.{kind.__qualname__}"
+    pytree.register_pytree_node(kind, flatten, unflatten, serialized_type_name=said, flatten_with_keys_fn=with_keys)
+
+
+@functools.cache
+def dtensor() -> Any:
+    """What DTensor is made of. Only for who has met one: it imports torch.distributed."""
+    from types import SimpleNamespace
+
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+    from torch.distributed.tensor import _op_schema as schema
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+    from torch.distributed.tensor._ops.utils import expand_to_full_mesh_op_strategy
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    try:  # strategies for one dimension of a mesh, since torch 2.11
+        from torch.distributed.tensor._ops.single_dim_strategy import _ShardingPlaceholder, _SingleDimStrategyInfo
+    except ImportError:
+        _ShardingPlaceholder = _SingleDimStrategyInfo = None  # type: ignore[assignment,misc]
+    dispatcher = DTensor._op_dispatcher
+
+    def uneven(function: Any) -> Any:
+        """Where it can be told, pieces may be empty."""
+        can = function is not None and "allow_uneven_sharding" in inspect.signature(function).parameters
+        return functools.partial(function, allow_uneven_sharding=True) if can else function
+
+    return SimpleNamespace(
+        DTensor=DTensor, Partial=Partial, Replicate=Replicate, Shard=Shard, StridedShard=_StridedShard,
+        Spec=DTensorSpec, Meta=TensorMeta, OpSchema=schema.OpSchema, OpSpec=schema.OpSpec,
+        OpStrategy=schema.OpStrategy, SchemaInfo=schema.RuntimeSchemaInfo,
+        expand=uneven(expand_to_full_mesh_op_strategy), SingleDim=uneven(_SingleDimStrategyInfo),
+        Placeholder=_ShardingPlaceholder,
+        dispatcher=dispatcher, propagator=dispatcher.sharding_propagator,
+    )  # fmt: skip
+
+
+def dispatch_dtensor(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What DTensor does with a call, whatever rules in Python there are for it."""
+    dispatcher = dtensor().dispatcher
+    kwargs = {name: tuple(v) if isinstance(v, list) else v for name, v in kwargs.items()}  # it hashes them
+    if hasattr(dispatcher, "dispatch"):  # before it went to C++, which asks those rules first
+        return dispatcher.dispatch(function, args, kwargs)
+    call = dispatcher.unwrap_to_op_info(function, args, kwargs)
+    dispatcher.sharding_propagator.propagate(call)
+    results = dispatcher._dispatch_get_local_results_slow_path(function, args, call)
+    return dispatcher.wrap(results, call.output_sharding.output_spec)
+
+
+def forget_strategies() -> None:
+    """Let DTensor ask anew how operators may be sharded."""
+    dtensor().propagator.propagate_op_sharding.cache_clear()
+    clear = getattr(_C, "_clear_DTensor_sharding_propagator_cache", None)
+    if clear is not None:
+        clear()
+
+
+def backless_mesh(*sizes: int) -> Any:
+    """A mesh of devices that nobody talks to, for asking DTensor what it would do."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    return DeviceMesh("cpu", torch.arange(math.prod(sizes)).view(sizes), _init_backend=False, _rank=0)
+
+
+def torch_dispatch_rule(name: str, kind: type, rule: Callable[..., Any]) -> Callable[[], None]:
+    """What torch.library.register_torch_dispatch does; what comes back takes the rule away again."""
+    entry = torch._library.simple_registry.singleton.find(name)
+    destroy: Callable[[], None] = entry.torch_dispatch_rules.register(kind, rule).destroy
+    return destroy
+
+
+@contextlib.contextmanager
+def simulated_ranks(count: int) -> Iterator[Callable[[Callable[[int, str], Any]], list[Any]]]:
+    """What runs a function once for each of so many ranks, each a thread of this process, with its number and the name
+    of their process group. PyTorch's own tests simulate ranks so."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed import multi_threaded_pg as threaded
+
+    isolate = _C._distributed_c10d._set_thread_isolation_mode
+    isolate(True)
+    threaded._install_threaded_pg()
+
+    def run(function: Callable[[int, str], Any]) -> list[Any]:
+        store: Any = dist.HashStore()  # type: ignore[attr-defined]
+        found, errors = [None] * count, list[BaseException]()
+
+        def one(rank: int) -> None:
+            try:
+                dist.init_process_group("threaded", rank=rank, world_size=count, store=store)
+                found[rank] = function(rank, dist.group.WORLD.group_name)  # type: ignore[union-attr]
+            except BaseException as e:
+                threaded.ProcessLocalGroup.exception_handle(e)  # nobody waits for one that is gone
+                errors.append(e)
+            finally:
+                dist.destroy_process_group()
+
+        threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        threaded.ProcessLocalGroup.reset()
+        if errors:
+            raise errors[0]
+        return found
+
+    try:
+        yield run
+    finally:
+        threaded._uninstall_threaded_pg()
+        isolate(False)

@@ -56,6 +56,15 @@ void for_tensors(const IValue& value, F&& visit) {
     }
 }
 
+// The kind of tensor that has been told of all operators, DTensor; null: nobody here has one.
+std::atomic<const void*> introduced{nullptr};
+
+// The Python type of a tensor that Python serves. Where it stands is part of Python's stable ABI.
+const void* kind_of(const at::Tensor& t) {
+    const void* const object = t.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();
+    return object == nullptr ? nullptr : static_cast<const void* const*>(object)[1];
+}
+
 class Recorder final : public c10::OperatorKernel {
   public:
     explicit Recorder(Entry& entry) : entry_(entry) {}
@@ -64,7 +73,7 @@ class Recorder final : public c10::OperatorKernel {
         const Recorded* known = entry_.recorded.load(std::memory_order_acquire);
         const Recorded& recorded = known != nullptr ? *known : ask(entry_);
         const auto arguments = torch::jit::last(*stack, recorded.arguments.size());
-        if (recorded.reference != nowhere) meet(arguments);  // whom only Python knows
+        const bool strangers = recorded.reference != nowhere && meet(arguments);  // whom only Python knows
         bool required = false, tangent = false;
         bool by_reference =
             recorded.by_reference && !(recorded.differentiates() && c10::impl::TorchDispatchModeTLS::any_modes_set());
@@ -99,14 +108,16 @@ class Recorder final : public c10::OperatorKernel {
         } else if (by_reference) {
             run_in_python(recorded.reference, recorded.arguments.size(), stack);
         } else {
-            record(recorded, stack, [&] { recorded.form->redispatchBoxed(keys & c10::after_autograd_keyset, stack); });
+            const auto run = [&] { recorded.form->redispatchBoxed(keys & c10::after_autograd_keyset, stack); };
+            record(recorded, stack, run, strangers);
         }
     }
 
     // `run`: what runs the recorded form below autograd, on the stack.
     template <class Run>
-    static void record(const Recorded& recorded, Stack* stack, const Run& run) {
+    static void record(const Recorded& recorded, Stack* stack, const Run& run, bool strangers = false) {
         const auto node = CallNode::make(recorded);
+        node->keep_strangers(strangers);
         at::Tensor written;
         c10::SmallVector<const c10::TensorImpl*, 8> given;
         c10::SmallVector<at::Tensor, 2> held;  // the stack's alone: once it is gone, a result may get its address
@@ -148,14 +159,21 @@ class Recorder final : public c10::OperatorKernel {
     }
 
   private:
-    // A tensor of another kind may know nothing of the operator: Python gives it a rule before it is asked.
-    void meet(c10::ArrayRef<IValue> arguments) const {
+    // A tensor of another kind may know nothing of the operator: Python gives it a rule before it is asked. Whether one
+    // of them is no tracer's.
+    bool meet(c10::ArrayRef<IValue> arguments) const {
+        const void* const known = introduced.load(std::memory_order_relaxed);
+        bool any = false, all_known = known != nullptr;
         const auto is_other = [](const at::Tensor& t) { return t.key_set().has(DispatchKey::Python); };
-        bool any = false;
         for (const IValue& argument : arguments) {
-            for_tensors(argument, [&](const at::Tensor& t) { any = any || is_other(t); });
+            for_tensors(argument, [&](const at::Tensor& t) {
+                if (!is_other(t)) return;
+                any = true;
+                all_known = all_known && kind_of(t) == known;
+            });
         }
-        if (C10_LIKELY(!any)) return;
+        if (C10_LIKELY(!any)) return false;
+        if (all_known) return true;
         c10::List<at::Tensor> found;
         for (const IValue& argument : arguments) {
             for_tensors(argument, [&](const at::Tensor& t) {
@@ -167,6 +185,7 @@ class Recorder final : public c10::OperatorKernel {
                                                        c10::autograd_dispatch_keyset_with_ADInplaceOrView);
         Stack stack{entry_.name, std::move(found)};
         python.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), &stack);  // whatever they are: only their types count
+        return torch::jit::pop(stack).toBool();
     }
 
     // A result may be a view of memory that only the operator has seen, and would be one of a base without a history.
@@ -280,7 +299,8 @@ OPWRIGHT_OPERATORS(m) {
     m.def("record(str[] recorded) -> ()", [](std::vector<std::string> words) { record(read<Recorded>(words)); });
     m.def("forget(str op) -> ()", [](std::string op) { forget(op); });
     m.def("ask(str op) -> ()");
-    m.def("meet(str op, Tensor[] given) -> ()");
+    m.def("meet(str op, Tensor[] given) -> bool");
+    m.def("introduce(int kind) -> ()", [](int64_t kind) { introduced.store(reinterpret_cast<const void*>(kind)); });
 }
 
 }  // namespace

@@ -2,8 +2,10 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/new_zeros.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "ways.h"
@@ -83,6 +85,12 @@ IValue Backward::gradient(const Source& source, Grads grads, c10::function_ref<S
     const auto present = [&](size_t at) {
         if (grads[at].defined()) return grads[at];
         const Shape shape = shape_of(at);
+        // Of the kind that the others are, some of which take no plain tensors beside them.
+        const auto is_other = [](const at::Tensor& t) {
+            return t.defined() && t.key_set().has(c10::DispatchKey::Python);
+        };
+        const auto other = std::find_if(grads.begin(), grads.end(), is_other);
+        if (other != grads.end()) return other->new_zeros_symint(shape.sizes, options_of(shape));
         return at::zeros_symint(shape.sizes, options_of(shape));
     };
     const int32_t found = results[source.position];

@@ -85,26 +85,33 @@ void CallNode::connect(c10::ArrayRef<IValue> arguments) {
 }
 
 void CallNode::keep_inputs(c10::ArrayRef<IValue> arguments) {
-    for (const Source& source : recorded().sources) {
+    const auto& sources = recorded().sources;
+    for (size_t i = 0; i < sources.size(); ++i) {
+        const Source& source = sources[i];
+        const bool absent = source.when && !arguments[*source.when].toBool();
+        if (absent) absent_ |= uint64_t{1} << i;  // an operator has at most 64 arguments
         if (source.origin != Origin::input) continue;
         const bool readable = !source.like && (source.needs & requiring_) != 0;
         const auto& updated = recorded().updated;
         const bool written = recorded().written == source.position ||
                              std::find(updated.begin(), updated.end(), source.position) != updated.end();
-        keep(arguments[source.position], false, readable, written, source.like);
+        keep(absent ? IValue() : arguments[source.position], false, readable, written, source.like);
     }
 }
 
 void CallNode::keep_outputs(c10::ArrayRef<IValue> outputs) {
-    for (const Source& source : recorded().sources) {
+    const auto& sources = recorded().sources;
+    for (size_t i = 0; i < sources.size(); ++i) {
+        const Source& source = sources[i];
         if (source.origin != Origin::output) continue;
-        keep(outputs[source.position], true, (source.needs & requiring_) != 0, false, false);
+        const bool absent = absent_ >> i & 1;
+        keep(absent ? IValue() : outputs[source.position], true, (source.needs & requiring_) != 0, false, false);
     }
 }
 
 void CallNode::keep(const IValue& found, bool is_output, bool readable, bool written, bool like) {
     Slots& kept = backward_.kept;
-    if (found.isList() && found.isTensorList() && like) {
+    if (found.isList() && found.isTensorList() && like && !strangers_) {
         const auto list = found.toListRef();
         for (const IValue& t : list) keep_shape(t.toTensor());
         kept.push_back(Slot::shapes - static_cast<int32_t>(list.size()));
@@ -113,6 +120,7 @@ void CallNode::keep(const IValue& found, bool is_output, bool readable, bool wri
         for (const IValue& t : list) keep_tensor(t.toTensor(), is_output, written);
         kept.push_back(static_cast<int32_t>(list.size()));
     } else if (found.isTensor() && found.toTensor().defined()) {
+        readable = readable || (strangers_ && found.toTensor().key_set().has(c10::DispatchKey::Python));
         if (readable) {
             keep_tensor(found.toTensor(), is_output, written);
         } else {

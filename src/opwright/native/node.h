@@ -30,6 +30,7 @@ class CallNode final : public torch::autograd::Node {
     // Before the call: the edges to the tensors that are followed, and what the gradient operator takes of the
     // arguments.
     void connect(c10::ArrayRef<c10::IValue> arguments);
+    void keep_strangers(bool there) { strangers_ = there; }
     void keep_inputs(c10::ArrayRef<c10::IValue> arguments);
     // After it: the outputs' history, and what the gradient operator takes of them.
     void attach(const c10::IValue& output, bool differentiable);
@@ -63,7 +64,9 @@ class CallNode final : public torch::autograd::Node {
     c10::SmallVector<bool, 4> is_output_;  // for each that is saved
     Shapes shapes_;
     Values values_;
+    bool strangers_ = false;  // tensors of kinds that take no plain stand-ins beside them, such as DTensors
     uint64_t requiring_ = 0;  // the followed arguments that require a gradient, a bit for each
+    uint64_t absent_ = 0;     // the sources that this call was told not to keep, likewise
 };
 
 }  // namespace opwright

@@ -50,7 +50,8 @@ struct Source {
     bool optional;    // a gradient that may be absent; others are zeros then
     bool like;        // its shape, dtype and device are all that is kept
     uint64_t needs;   // whose gradients read its values: a bit for each followed argument
-    OPWRIGHT_RECORD(Source, origin, position, optional, like, needs)
+    std::optional<size_t> when;  // the argument, a bool, without which it is not kept
+    OPWRIGHT_RECORD(Source, origin, position, optional, like, needs, when)
 };
 
 // An operator as autograd records it.

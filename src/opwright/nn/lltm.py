@@ -5,16 +5,25 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
+from opwright.kit import private
 from opwright.ops.lltm.op import lltm
 from opwright.ops.lltm_cell.op import lltm_cell
 
 State = tuple[Tensor, Tensor]
+
+STEPS_BESIDE, UNITS_BESIDE = 384, 8192
+"""From so many steps on two directions run on two streams, which costs the host some time, and up to so many hidden
+units times batch rows: beyond, one of them fills a GPU."""
+
+_streams: dict[tuple[int | None, int], torch.cuda.Stream] = {}
+"""The stream beside another one of a device."""
 
 
 class LLTMCell(nn.Module):
@@ -180,51 +189,54 @@ class LLTM(nn.Module):
         data, sizes, order, back = input
         if data.dim() != 2 or data.shape[1] != self.input_size:
             raise ValueError(f"LLTM: input must have {self.input_size} features, got {tuple(data.shape)} packed")
-        steps, each = pad_packed_sequence(PackedSequence(data, sizes))
+        padding = _Padding(sizes, data)
+        steps = padding.pad(data)
         first = None if hx is None else self._state(hx, steps.shape[1], alone=False)
         if first is not None and order is not None:
             first = first[0].index_select(1, order), first[1].index_select(1, order)
-        output, h_n, c_n, states = self._run(steps, first, each.to(data.device), cells)
+        output, h_n, c_n, states = self._run(steps, first, padding.lengths, cells)
         if back is not None:
             h_n, c_n = h_n.index_select(1, back), c_n.index_select(1, back)
 
         def pack(whole: Tensor) -> PackedSequence:
-            return PackedSequence(pack_padded_sequence(whole, each).data, sizes, order, back)
+            return PackedSequence(padding.unpad(whole), sizes, order, back)
 
         return (pack(output), (h_n, c_n), pack(states)) if states is not None else (pack(output), (h_n, c_n))
 
     def _run(
         self, x: Tensor, first: State | None, lengths: Tensor | None, cells: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        layer_op: Any = lltm  # a starred list hides from mypy which arguments it fills
+        op: Any = lltm  # a starred list hides from mypy which arguments it fills
         directions = 2 if self.bidirectional else 1
         h_n, c_n, states = [], [], []
         for layer in range(self.num_layers):
             if layer > 0 and self.dropout > 0:
                 x = nn.functional.dropout(x, self.dropout, self.training)
-            outputs = []
             last = layer == self.num_layers - 1
+            calls: list[partial[Any]] = []
             for d in range(directions):
-                h_0, c_0 = (None, None) if first is None else (s[layer * directions + d] for s in first)
+                state = (None, None) if first is None else tuple(s[layer * directions + d] for s in first)
                 weights: list[nn.Parameter | None] = [*self._weights(layer, d), None, None]
-                output, h, c, states_d = layer_op(
-                    x,
-                    *weights[:4],
-                    h_0,
-                    c_0,
-                    lengths=lengths,
-                    reverse=d == 1,
-                    all_cells=cells and last,
-                    recompute=self.recompute,
-                )
-                outputs.append(output)
+                call = partial(op, x, *weights[:4], *state, lengths=lengths, reverse=d == 1)
+                calls.append(partial(call, all_cells=cells and last, recompute=self.recompute))
+            each = [call() for call in calls] if not self._has_room(x) else _run_beside(*calls)
+            for _, h, c, all_cells in each:
                 h_n.append(h)
                 c_n.append(c)
-                if states_d is not None:
-                    states.append(states_d)
-            x = outputs[0] if directions == 1 else torch.cat(outputs, 2)
+                if all_cells is not None:
+                    states.append(all_cells)
+            x = each[0].output if directions == 1 else torch.cat([one.output for one in each], 2)
         every = None if not states else states[0] if directions == 1 else torch.cat(states, 2)
         return x, torch.stack(h_n), torch.stack(c_n), every
+
+    def _has_room(self, x: Tensor) -> bool:
+        """Whether the GPU has room for both directions at the same time, and that is worth the host's: each is bound by
+        its steps, one after the other."""
+        if not self.bidirectional or torch.compiler.is_compiling() or type(x) is not Tensor or not x.is_cuda:
+            return False
+        if private.transforms_are_active() or private.modes():
+            return False
+        return x.shape[0] >= STEPS_BESIDE and x.shape[1] * self.hidden_size <= UNITS_BESIDE
 
     def _weights(self, layer: int, direction: int) -> list[nn.Parameter]:
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh") if self.bias else ("weight_ih", "weight_hh")
@@ -257,6 +269,50 @@ class LLTM(nn.Module):
             if getattr(self, name) != usual:
                 text += f", {name}={getattr(self, name)}"
         return text
+
+
+class _Padding:
+    """Between packed rows and `[steps, batch, …]`, in one copy each way: pad_packed_sequence and its like make one for
+    each length, and autograd some more."""
+
+    def __init__(self, sizes: Tensor, data: Tensor) -> None:
+        self.steps, self.batch = sizes.shape[0], int(sizes[0])
+        self.lengths = (sizes[:, None] > torch.arange(self.batch)).sum(0).to(data.device)
+        ends = sizes.cumsum(0)
+        ends, starts = torch.stack((ends, ends - sizes)).to(data.device)
+        # A packed row's step is the number of steps that end before it.
+        row = torch.arange(data.shape[0], device=data.device)
+        step = torch.searchsorted(ends, row, right=True)
+        self.rows = step * self.batch + row - starts[step]
+
+    def pad(self, data: Tensor) -> Tensor:
+        whole = data.new_zeros(self.steps * self.batch, *data.shape[1:])
+        return whole.index_copy(0, self.rows, data).view(self.steps, self.batch, *data.shape[1:])
+
+    def unpad(self, whole: Tensor) -> Tensor:
+        return whole.flatten(0, 1).index_select(0, self.rows)
+
+
+def _run_beside(one: partial[Any], other: partial[Any]) -> list[Any]:
+    """Two calls at the same time. The second has a stream of its own, on which autograd runs its gradient too."""
+    here = torch.cuda.current_stream(one.args[0].device)
+    key = here.device.index, here.cuda_stream
+    if key not in _streams:
+        _streams[key] = torch.cuda.Stream(here.device)
+    beside = _streams[key]
+    # A gradient is to reach its parameter on this stream, where whoever made that expects it.
+    seen = [t.view_as(t) if isinstance(t, Tensor) and t.requires_grad else t for t in other.args]
+    beside.wait_stream(here)
+    with torch.cuda.stream(beside):
+        second = other.func(*seen, **other.keywords)
+    # Memory is not to be used again while the other stream may still work on it.
+    for tensors, stream in (((*other.args, *other.keywords.values()), beside), (second, here)):
+        for tensor in tensors:
+            if isinstance(tensor, Tensor):
+                tensor.record_stream(stream)
+    first = one()
+    here.wait_stream(beside)
+    return [first, second]
 
 
 def _suffix(layer: int, direction: int) -> str:

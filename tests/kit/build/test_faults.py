@@ -346,7 +346,7 @@ def test_two_torch_versions_share_a_cache_and_not_a_library(tmp_path: Path, monk
 
 def test_jobs_are_bounded_by_memory_and_by_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPWRIGHT_JOBS", raising=False)
-    monkeypatch.setattr(toolchain, "_free_memory", lambda: 1 << 30)
+    monkeypatch.setattr(toolchain, "free_memory", lambda: 1 << 30)
     assert toolchain.jobs() == 1
     monkeypatch.setenv("OPWRIGHT_JOBS", "7")
     assert toolchain.jobs() == 7

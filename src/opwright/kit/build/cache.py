@@ -26,7 +26,7 @@ ABOUT = "about.json"
 DAY = 86400
 MARKED = 3600
 """Seconds for which the mark of an entry's use is good enough."""
-PARTS = ("entries", "building", "locks", "logs")
+PARTS = ("entries", "building", "locks", "logs", "sources")
 
 
 def folder() -> Path:
@@ -201,8 +201,8 @@ def _remove(place: Path) -> None:
 def obtain(root: Path, key: str, name: str, make: Callable[[Path], dict[str, Any]], *, anew: bool = False) -> Entry:
     """The entry of a key; where there is none, `make` builds it in a private folder, once on this machine.
 
-    `make` leaves LIBRARY in the folder it is given and returns what to write down about it. `anew`: it does so though
-    there is an entry, which stays until the new one is whole.
+    `make` leaves LIBRARY in the folder it is given and returns what to write down about it, under `beside` the names of
+    further files to keep. `anew`: it does so though there is an entry, which stays until the new one is whole.
     """
     entry = None if anew else look_up(root, key)
     if entry is not None:
@@ -246,7 +246,7 @@ def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]], alone: b
         library = private / LIBRARY
         about["sha256"] = hashlib.sha256(library.read_bytes()).hexdigest()
         for scratch in private.iterdir():
-            if scratch != library:
+            if scratch != library and scratch.name not in about.get("beside", ()):
                 scratch.unlink()
         (private / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
         for file in private.iterdir():

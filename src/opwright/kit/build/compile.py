@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from opwright.kit import locks
-from opwright.kit.build import bound, cache, cuda, own, program, room, toolchain
+from opwright.kit.build import bound, cache, cuda, header, own, program, room, toolchain
 from opwright.kit.build.plan import VECTORISED, Plan
-from opwright.kit.build.trouble import Unavailable, explain_failure
+from opwright.kit.build.trouble import BuildError, Unavailable, explain_failure
 
 KERNEL_H = (toolchain.INCLUDE / "opwright" / "kernel.h").resolve()
 
@@ -75,8 +75,13 @@ def _compile(plan: Plan, root: Path, private: Path, hint: str) -> dict[str, Any]
     start = time.perf_counter()
     log_file = root / "logs" / f"{plan.key}.log"
     log: list[str] = []
+    more_headers: dict[str, str] = {}
 
     def one(index: int) -> Path:
+        if plan.extension:
+            made = _object(plan.of(plan.sources[index]), root, log, log_file)
+            more_headers.update(made.about["more_headers"])
+            return made.library
         # Numbered: every folder has a cpu.cpp, and two sources of one plan may share a name.
         output = private / f"{index}.o"
         command = [*_compile_command(plan, plan.sources[index]), "-MD", "-MF", str(private / f"{index}.d")]
@@ -108,12 +113,33 @@ def _compile(plan: Plan, root: Path, private: Path, hint: str) -> dict[str, Any]
         "flags": [*plan.flags, *plan.filled_defines()],
         "seconds": round(took, 3),
         "torch": toolchain.torch_identity(),
-        "more_headers": _headers_not_seen(plan, private),
+        "more_headers": more_headers | _unseen(plan, private),
         "kernels": bound.read(output),
     }
     if on_gpu:
         about |= {"arch": list(plan.arch), "cuda": list(cuda.nvcc().release), "nvccflags": plan.nvccflags}
     return about
+
+
+def _object(plan: Plan, root: Path, log: list[str], log_file: Path) -> cache.Entry:
+    """The object of an extension's source. It is kept: whoever edits another source does not wait for this one."""
+
+    def make(private: Path) -> dict[str, Any]:
+        start = time.perf_counter()
+        source, output = plan.sources[0], private / cache.LIBRARY
+        command = [*_compile_command(plan, source), "-MD", "-MF", str(private / "0.d"), "-c", str(source)]
+        first = header.flags(plan, root)
+        try:
+            _run([*command, *first, "-o", str(output)], plan, log, log_file, private)
+        except (BuildError, Unavailable):
+            if not first or not header.blamed(plan, root, log[-1]):
+                raise
+            _run([*command, "-o", str(output)], plan, log, log_file, private)
+        took = round(time.perf_counter() - start, 3)
+        about = {"key": plan.key, "name": plan.name, "sources": [str(source)], "flags": list(plan.flags)}
+        return about | {"seconds": took, "torch": toolchain.torch_identity(), "more_headers": _unseen(plan, private)}
+
+    return cache.obtain(root, f"{plan.key}o", plan.name, make)
 
 
 def _compile_command(plan: Plan, source: Path) -> list[str]:
@@ -135,7 +161,8 @@ def _compile_command(plan: Plan, source: Path) -> list[str]:
         return [*nvcc, *plan.nvccflags, *plan.filled_defines(), *includes]
     if plan.device == "cuda":
         includes += ["-isystem", str(cuda.nvcc().home / "include")]
-    vectorised = VECTORISED if toolchain.compiler().is_gcc and not plan.options.debug else ()
+    plain = plan.extension or plan.options.debug
+    vectorised = VECTORISED if toolchain.compiler().is_gcc and not plain else ()
     return [*compiler, *vectorised, *plan.flags, *plan.filled_defines(), *includes]
 
 
@@ -169,7 +196,8 @@ def _link_command(plan: Plan, objects: list[Path], before: list[Path]) -> list[s
     folders = [f"-L{p}" for p in (*before, toolchain.torch_libraries())]
     link = [*toolchain.compiler().command, "-shared", *map(str, objects), *folders]
     link += [f"-Wl,-soname,{plan.soname}"] if plan.soname else []
-    if plan.device == "cuda":
+    on_gpu = plan.device == "cuda"
+    if on_gpu:
         # CUDA's runtime goes into the library: another torch may bring another one.
         link += [f"-L{p}" for p in cuda.nvcc().libraries]
         link += [*(["-lcudadevrt"] if plan.options.rdc else []), "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
@@ -179,6 +207,8 @@ def _link_command(plan: Plan, objects: list[Path], before: list[Path]) -> list[s
         torch += ["-lc10"]  # all that it needs, and all that programs without Python may have beside them
     elif plan.options.abi != "stable":
         torch += ["-ltorch", "-lc10"]
+        more = ("c10_cuda", "torch_cuda") if plan.extension and on_gpu else ()
+        torch += [f"-l{name}" for name in more if (toolchain.torch_libraries() / f"lib{name}.so").exists()]
     else:
         # PyTorch's libraries carry parts of libstdc++ and give them away without versions. What is taken from there is
         # missing under a torch that was built otherwise, and the library does not say that it needs it.
@@ -191,7 +221,8 @@ def _link_command(plan: Plan, objects: list[Path], before: list[Path]) -> list[s
 def _run(command: list[str], plan: Plan, log: list[str], log_file: Path, private: Path) -> None:
     # A compiler's messages are read by machine, and its scratch files stay in the private folder.
     environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(private)}
-    if os.environ.get("OPWRIGHT_VERBOSE", "") not in ("", "0"):
+    verbose = plan.verbose or os.environ.get("OPWRIGHT_VERBOSE", "") not in ("", "0")
+    if verbose:
         print(" ".join(command), file=sys.stderr, flush=True)
     try:
         with _slots():
@@ -201,6 +232,8 @@ def _run(command: list[str], plan: Plan, log: list[str], log_file: Path, private
             f"{plan.name}: the compiler {command[0]} does not start ({e.strerror}); set CXX, or NVCC"
         ) from None
     said = done.stdout + done.stderr
+    if verbose and said:
+        print(said, file=sys.stderr, flush=True)
     log.append(" ".join(command) + "\n" + said)
     if done.returncode:
         try:
@@ -210,11 +243,13 @@ def _run(command: list[str], plan: Plan, log: list[str], log_file: Path, private
         raise explain_failure(plan.name, done.returncode, said, log_file)
 
 
-def _headers_not_seen(plan: Plan, private: Path) -> dict[str, str]:
+def _unseen(plan: Plan, private: Path) -> dict[str, str]:
     """Headers that the compiler read and the plan did not find (a name made by a macro): checked at each look-up."""
-    system: tuple[str, ...] = (str(toolchain.torch_includes()[0]), "/usr/", "/opt/", "/lib/")
+    system: tuple[str, ...] = (str(toolchain.torch_includes()[0]), "/usr/", "/opt/", "/lib/", str(cache.folder()))
     if plan.device == "cuda":
         system += (str(cuda.nvcc().home),)
+    if plan.uses_python:
+        system += (str(toolchain.python_includes()),)
     known = {str(p) for p in (*plan.headers, *(s.resolve() for s in plan.sources))}
     more: dict[str, str] = {}
     for depends in private.glob("*.d"):

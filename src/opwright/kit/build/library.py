@@ -16,6 +16,7 @@ from opwright.kit.build import cache, compile, cuda, own, prebuilt, shipped, too
 from opwright.kit.build.bound import Bound, refuse_twice
 from opwright.kit.build.foreign import refuse_foreign
 from opwright.kit.build.plan import Plan
+from opwright.kit.build.strings import is_kept
 from opwright.kit.build.trouble import BuildError, NoCache, Refused, Unavailable
 from opwright.kit.spec.options import Options
 
@@ -53,7 +54,8 @@ class Library:
         more = tuple(self.file.parent / s for s in self.options.sources)
         defines = (f"OPWRIGHT_NAMESPACE={self.namespace}", "OPWRIGHT_KEY={key}")
         return Plan(
-            name=f"{self.file.parent.name}/{self.file.name}",
+            # What a string's folder is called says nothing.
+            name=self.file.name if is_kept(self.file) else f"{self.file.parent.name}/{self.file.name}",
             sources=(self.file, *more),
             options=self.options.with_environment(),
             defines=(*defines, "OPWRIGHT_CUDA") if self.device == "cuda" else defines,
@@ -78,6 +80,15 @@ class Library:
                     if not isinstance(e, NoCache) or _first(str(e)):
                         said = f"opwright: {self.file}: the reference runs, since {e}"
                         warnings.warn(said, RuntimeWarning, stacklevel=2)
+            return self.key
+
+    def require(self) -> str:
+        """What `load` does, for those who have no reference to fall back on: Unavailable where it cannot be had."""
+        with self._lock:
+            if self.key is None or self.edited:
+                self._load(False)
+                self.edited = False
+            assert self.key is not None
             return self.key
 
     def compile(self, force: bool = False) -> None:
@@ -167,24 +178,24 @@ class Library:
             for file in (*plan.sources, *plan.headers):
                 if not file.is_relative_to(toolchain.INCLUDE):
                     refuse_foreign(file)
-        entry = self._find(plan, force, hint)
+        entry = found_or_built(plan, force, hint)
         if self.guarded:
             for header in entry.about.get("more_headers", {}):
                 refuse_foreign(Path(header))  # one that only the compiler found
         return entry
 
-    def _find(self, plan: Plan, force: bool, hint: Callable[[], str]) -> cache.Entry:
-        made = None if force else _made_elsewhere(plan)
-        if made is not None:
-            return made
-        if force or not forbidden():
-            return compile.build(plan, force, hint())
-        found = cache.look_up(cache.open_folder(), plan.key)
-        if found is None:
-            raise Unavailable(
-                "it is not built and OPWRIGHT_BUILD=0 forbids building; unset it, and run `opwright build`"
-            )
-        return found
+
+def found_or_built(plan: Plan, force: bool = False, hint: Callable[[], str] = str) -> cache.Entry:
+    """A plan's library: prebuilt elsewhere, from the cache, or built now, unless the environment forbids that."""
+    made = None if force else _made_elsewhere(plan)
+    if made is not None:
+        return made
+    if force or not forbidden():
+        return compile.build(plan, force, hint())
+    found = cache.look_up(cache.open_folder(), plan.key)
+    if found is None:
+        raise Unavailable("it is not built and OPWRIGHT_BUILD=0 forbids building; unset it, and run `opwright build`")
+    return found
 
 
 def _made_elsewhere(plan: Plan) -> cache.Entry | None:

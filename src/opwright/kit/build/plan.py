@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,12 @@ VECTORISED = ("-ftree-vectorize", "-fvect-cost-model=dynamic")
 no operator of ours faster; a kernel with small loops of its own may ask for it by `Options(cxxflags=("-O3",))`."""
 
 
+EXTENSION = ("-std=c++20", "-fPIC")
+"""What torch.utils.cpp_extension.load gives the compiler, and it alone: extensions are tried with that."""
+_WITHOUT = ("HALF_OPERATORS", "HALF_CONVERSIONS", "BFLOAT16_CONVERSIONS", "HALF2_OPERATORS")
+EXTENSION_CUDA = (*(f"-D__CUDA_NO_{each}__" for each in _WITHOUT), "--expt-relaxed-constexpr", "-Xcompiler", "-fPIC")
+
+
 @dataclass(frozen=True)
 class Plan:
     """One library: its sources and how they are compiled."""
@@ -40,16 +46,22 @@ class Plan:
     device: str = "cpu"
     soname: str = ""
     """What others that need the library know it by."""
+    extension: bool = False
+    """Whether it is built as torch.utils.cpp_extension builds: with its flags, and for the Python at hand."""
+    verbose: bool = field(default=False, compare=False)
+    """Whether to print the compiler's commands and what it says."""
 
     @unlocked_property
     def includes(self) -> tuple[Path, ...]:
         """Where headers of the project are looked for; PyTorch's and the system's come after."""
-        folders = dict.fromkeys(s.parent for s in self.sources)
+        folders = dict.fromkeys(() if self.extension else (s.parent for s in self.sources))
         own = [Path(p) if Path(p).is_absolute() else self.sources[0].parent / p for p in self.options.include]
         return (*folders, *own, toolchain.INCLUDE)
 
     @unlocked_property
     def flags(self) -> tuple[str, ...]:
+        if self.extension:
+            return (*EXTENSION, *self.options.cxxflags)
         return (*self._usual("-O2"), *self.options.cxxflags)
 
     def _usual(self, *optimised: str) -> list[str]:
@@ -66,12 +78,17 @@ class Plan:
     @unlocked_property
     def arch(self) -> tuple[str, ...]:
         """The GPUs it is built for."""
+        if self.extension and any("arch" in flag for flag in self.options.nvccflags):
+            return ()  # its author says it in nvcc's own words
         return cuda.architectures(self.options.arch) if any(s.suffix == ".cu" for s in self.sources) else ()
 
     @unlocked_property
     def nvccflags(self) -> tuple[str, ...]:
         """The flags for `.cu` files: those of the compiler behind nvcc, and nvcc's own."""
         debug = self.options.debug
+        if self.extension:
+            standard = () if any(flag.startswith("-std=") for flag in self.options.nvccflags) else EXTENSION[:1]
+            return (*standard, *EXTENSION_CUDA, *self.options.nvccflags)
         # What runs on the CPU only prepares launches: optimising that much would take longer than the kernels.
         asked = self.options.cxxflags
         level = [] if any(flag.startswith("-O") for flag in asked) else ["-O1"]  # nvcc takes one
@@ -104,6 +121,8 @@ class Plan:
     @unlocked_property
     def uses_python(self) -> bool:
         """Whether it includes Python's headers, as torch/extension.h does."""
+        if self.extension:
+            return True
         return any(_OF_PYTHON.search(name) for file in (*self.sources, *self.headers) for name in _included(file))
 
     @unlocked_property
@@ -121,6 +140,7 @@ class Plan:
             "defines": self.defines,
         }
         content |= {"soname": self.soname} if self.soname else {}
+        content |= {"extension": True} if self.extension else {}
         return content | ({"nvccflags": self.nvccflags} if self.device == "cuda" else {})
 
     @unlocked_property
@@ -144,6 +164,14 @@ class Plan:
         if self.uses_python:
             machine |= {"python": str(sys.implementation.cache_tag)}
         return _hash(self._content | machine)
+
+    def of(self, source: Path) -> Plan:
+        """What compiling one of its sources takes: an object, the same for every plan that has that source."""
+        return replace(self, name=f"{self.name}: {source.name}", sources=(source,), options=self._compiling)
+
+    @unlocked_property
+    def _compiling(self) -> Options:
+        return replace(self.options, ldflags=(), sources=())
 
     def filled_defines(self) -> list[str]:
         return [f"-D{d.replace('{key}', self.key[:16])}" for d in self.defines]

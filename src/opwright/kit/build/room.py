@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ FRESH = 2 * cache.MARKED
 """Seconds for which an entry that was used stays, whatever the limit: another process may be about to load it, or to
 link with it."""
 LOGS = 30 * cache.DAY
-"""Seconds for which the log of a build that failed is kept, and a lock."""
+"""Seconds for which the log of a build that failed is kept, a lock, and a source string that nobody used."""
 
 
 def limit() -> int | None:
@@ -84,8 +85,8 @@ def _measure(place: Path) -> list[tuple[float, int]]:
 
 
 def _sweep(root: Path) -> None:
-    """Take away old logs and locks, and what builds left that died long ago."""
-    for part, age in (("logs", LOGS), ("building", cache.DAY), ("locks", LOGS)):
+    """Take away old logs, locks and source strings, and what builds left that died long ago."""
+    for part, age in (("logs", LOGS), ("building", cache.DAY), ("locks", LOGS), ("sources", LOGS)):
         with contextlib.suppress(OSError):
             for left in (root / part).iterdir():
                 if time.time() - left.stat().st_mtime > age:
@@ -93,5 +94,7 @@ def _sweep(root: Path) -> None:
                         left.unlink(missing_ok=True)
                     elif part == "locks":
                         lockfile.remove_idle(left)
+                    elif part == "sources":
+                        shutil.rmtree(left, ignore_errors=True)
                     else:
                         cache.remove_if_dead(root, left)

@@ -92,7 +92,7 @@ def jobs() -> int:
         if not asked.isdigit() or int(asked) < 1:
             raise ValueError(f"OPWRIGHT_JOBS must be a positive number, got {asked!r}")
         return int(asked)
-    return max(1, min(cores(), _free_memory() // (2 << 30)))
+    return max(1, min(cores(), free_memory() // (2 << 30)))
 
 
 def cores() -> int:
@@ -100,7 +100,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _free_memory() -> int:
+def free_memory() -> int:
+    """The bytes of memory that programs may still take."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))

@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from opwright.kit.build import places
+
 
 class BuildError(RuntimeError):
     """A source does not compile or link: its author must fix it."""
+
+    def __str__(self) -> str:
+        return places.told(super().__str__())
 
 
 class WrongKernel(BuildError):

@@ -185,7 +185,9 @@ class Subject:
             if parameter.like:
                 return value
             if isinstance(value, Tensor):
-                laid = lay(value, case.layout, rng, written=parameter.mutated)
+                # Indices that no gradient reaches may belong together: wherever they lie, they keep their values.
+                fixed = whole(value.dtype) and not self.op.home.signature.names.get(name, parameter).differentiable
+                laid = lay(value, case.layout, rng, written=parameter.mutated or fixed)
                 changed = changed or laid is not value
                 return laid
             return [place(name, v) for v in value] if isinstance(value, (list, tuple)) and tensors(value) else value

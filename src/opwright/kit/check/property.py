@@ -8,13 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 from opwright.kit.check import properties
 from opwright.kit.check.advice import advice
 from opwright.kit.check.calls import first_line
 from opwright.kit.check.cases import Case, Subject, describe
 from opwright.kit.check.report import Failure, Finding, NotApplicable
+from opwright.kit.op import Op
 from opwright.kit.spec.require import spell
 
 
@@ -32,10 +33,17 @@ class Property:
     """Whether further seeds tell little more."""
     asked: bool = False
     """Whether it is only tried when somebody asks for it."""
+    adopted: bool = False
+    """Whether it is about operators that were adopted, and no others."""
 
     def serves(self, device: str, sanitized: bool) -> bool:
         """Whether it belongs to a check on a kind of device, where the sanitizers were asked for or not."""
         return self.device in (None, "cuda" if device == "cuda" else "cpu") and (sanitized or not self.asked)
+
+
+def concerned(rung: Op[..., Any], wanted: list[str]) -> list[str]:
+    """Of the properties that somebody wants, those that may say something of an operator; one alone is tried anyway."""
+    return [n for n in wanted if len(wanted) == 1 or not facts_of(n).adopted or rung.spec.adopted is not None]
 
 
 def module_of(name: str) -> ModuleType:
@@ -64,6 +72,13 @@ def cases_of(subject: Subject, name: str) -> tuple[str | None, Iterable[Case]]:
     module = module_of(name)
     skipped: str | None = module.skip(subject) if hasattr(module, "skip") else None
     return (skipped, ()) if skipped is not None else (None, module.cases(subject))
+
+
+def notes_of(subject: Subject, name: str) -> list[str]:
+    """What a property that holds has to say beside that."""
+    say = getattr(module_of(name), "notes", None)
+    notes: list[str] = [] if say is None else say(subject)
+    return notes
 
 
 def chosen(subject: Subject, case: Case, only: str | None) -> bool:

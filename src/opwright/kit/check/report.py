@@ -51,6 +51,8 @@ class Result:
     failures: list[Failure] = field(default_factory=list)
     skipped: str | None = None
     """Why it did not run; None when it did."""
+    notes: list[str] = field(default_factory=list)
+    """What else it has to say, where it holds."""
     seconds: float = 0.0
     home: str = ""
     """The operator that it belongs to, by its qualified name; `op` may be a gradient of it."""

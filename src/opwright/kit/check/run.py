@@ -16,11 +16,22 @@ import torch
 from opwright.kit.build import toolchain
 from opwright.kit.build.library import Library
 from opwright.kit.build.trouble import BuildError, Refused, WrongKernel
+from opwright.kit.check import failures
 from opwright.kit.check.calls import REJECTED
 from opwright.kit.check.cases import Subject
 from opwright.kit.check.pool import INSIDE, borrowed, interrupt
 from opwright.kit.check.properties import NAMES
-from opwright.kit.check.property import alone, attempt, call_of, cases_of, chosen, facts_of, in_turn
+from opwright.kit.check.property import (
+    alone,
+    attempt,
+    call_of,
+    cases_of,
+    chosen,
+    concerned,
+    facts_of,
+    in_turn,
+    notes_of,
+)
 from opwright.kit.check.report import Failure, NotApplicable, Report, Result
 from opwright.kit.op import Op
 from opwright.kit.spec import words
@@ -69,9 +80,8 @@ def run(
         if name not in NAMES:
             hint = words.near(name, in_turn()) or f"; the properties are {', '.join(in_turn())}"
             raise ValueError(f"there is no property {name!r}{hint}")
-    for op in operators:
-        if not isinstance(op, Op):
-            raise TypeError(f"check: its argument must be an operator, got {type(op).__name__}")
+    for op in (op for op in operators if not isinstance(op, Op)):
+        raise TypeError(f"check: its argument must be an operator, got {type(op).__name__}")
     kind = device.partition(":")[0]
     if kind not in ("cpu", "cuda"):
         raise ValueError(f"check: the device must be cpu or cuda, got {device!r}")
@@ -86,14 +96,14 @@ def run(
         try:
             return unfit[op] or asked.check(op)
         except Exception as e:  # which is the tool's own: the other operators go on, and the report is written
-            return [_own_error(Result(op.name, "check", cases=1), e, op, asked)]
+            return [failures.own_error(Result(op.name, "check", cases=1), e, op, seed)]
 
     try:
         for op in operators:
             try:
                 unfit[op] = _build(op, kind)
             except Exception as e:
-                unfit[op] = [_own_error(Result(op.name, "check", cases=1), e, op, asked)]
+                unfit[op] = [failures.own_error(Result(op.name, "check", cases=1), e, op, seed)]
         if len(operators) > 1 and toolchain.cores() > 1 and not here:
             with ThreadPoolExecutor(2) as pool:
                 try:
@@ -107,10 +117,10 @@ def run(
             found = [check(op) for op in operators]
     except KeyboardInterrupt:
         raise Stopped(Report([*asked.finished], seed, device, list(asked.notes))) from None
-    for op, results in zip(operators, found, strict=True):
-        for r in results:
-            r.home = op.home.qualname
-    return Report([r for results in found for r in results], seed, device, list(asked.notes))
+    every = [r for results in found for r in results]
+    for op, r in ((op, r) for op, results in zip(operators, found, strict=True) for r in results):
+        r.home = op.home.qualname
+    return Report(every, seed, device, [*asked.notes, *(n for r in every for n in r.notes)])
 
 
 def _build(op: Op[..., Any], device: str) -> list[Result]:
@@ -126,13 +136,13 @@ def _build(op: Op[..., Any], device: str) -> list[Result]:
             try:
                 ready, why = kernel.ready(rung), None
             except WrongKernel as e:
-                unfit.append(_unfit(rung, kernel.name, str(e)))
+                unfit.append(failures.unfit(rung, kernel.name, str(e)))
                 continue
             except (BuildError, Refused) as e:  # of the source, which all its kernels share
                 ready, why = None, str(e)
             if ready is None:
                 idle = f"it cannot be checked, since its kernel {kernel.name} does not run here: {kernel.state}"
-                unfit.append(_unfit(rung, kernel.name, why or idle))
+                unfit.append(failures.unfit(rung, kernel.name, why or idle))
                 told.add(kernel.library)
     if device == "cpu":
         guard.unavailable()
@@ -162,7 +172,7 @@ class Check:
             run = OperatorCheck(self, op, workers)
             start = time.monotonic()
             ladder = [rung for rung in rungs(op) if self.rung in (None, rung.name)]
-            wanted = [(rung, name) for rung in ladder for name in self.wanted]
+            wanted = [(rung, name) for rung in ladder for name in concerned(rung, self.wanted)]
             results = {(rung.name, name): run.check(rung, name, self.seed) for rung, name in wanted}
             seed = self.seed
             while self.thorough is not None and time.monotonic() - start < self.thorough:
@@ -214,14 +224,14 @@ class OperatorCheck:
                 self._here(rung, result, seed)
         except Exception as e:
             result.cases += 1
-            _own_error(result, e, self.op, self.asked)
+            failures.own_error(result, e, self.op, self.asked.seed)
         if result.cases == 0 and result.skipped is None:
             reasons = list(self._not_applicable)
             shown = "; ".join(reasons[:2]) + (f"; and {len(reasons) - 2} more" if len(reasons) > 2 else "")
-            result.skipped = "no case applies" + (f": {shown}" if shown else "")
+            result.skipped = f"no case applies{': ' * bool(shown)}{shown}"
             told = bool(reasons) or rung.home is rung  # a lack of samples, once
             if name == "forward" and told and self.asked.case is None and all(r.startswith(REJECTED) for r in reasons):
-                result.failures.append(_nothing_accepted(rung, reasons))
+                result.failures.append(failures.nothing_accepted(rung, reasons))
         if name == "forward" and rung.home is rung and rung.kernels and self.asked.case is None:
             self._tell_of_sizes(rung)
         result.seconds = round(time.perf_counter() - start, 3)
@@ -252,6 +262,8 @@ class OperatorCheck:
             self._count(result, attempt(subject, result.property, case), case.id)
             if len(result.failures) >= MOST_FAILURES:
                 break
+        whole = result.skipped is None and self.asked.case is None and not result.failures
+        result.notes = notes_of(subject, result.property) if whole else []
 
     def _tell_of_sizes(self, rung: Op[..., Any]) -> None:
         """A sample that was tried in no other sizes says little, and its author should know."""
@@ -300,7 +312,7 @@ class OperatorCheck:
                 else:
                     if "error" in answer:
                         raise RuntimeError(f"{answer['error']}: {answer['message']}")
-                    result.skipped = answer["skipped"]
+                    result.skipped, result.notes = answer["skipped"], answer["notes"]
                     return
             except Died as e:
                 if e.code == -signal.SIGINT or self.asked.stopped:
@@ -311,72 +323,13 @@ class OperatorCheck:
                 rung = next(each for each in self.op.ladder if each.name == result.op)
                 subject = Subject(rung, self.asked.device, seed, self.asked.thorough is not None)
                 words = call_of(subject, result.property, current["case"])
-                self._count(result, _crash(result, current, words, str(e), seed))
+                self._count(result, failures.crash(result, current, words, str(e), seed))
                 self._define(worker)
-
-
-def _nothing_accepted(rung: Op[..., Any], reasons: list[str]) -> Failure:
-    """An operator without a sample that its reference takes is proved by nothing."""
-    message = f"it has no samples; declare some with @{rung.home.name}.samples"
-    if reasons:
-        message = f"none of its samples is accepted in any dtype: {reasons[0]}"
-    return Failure(
-        property="forward",
-        op=rung.name,
-        dtype="",
-        layout="",
-        sample="all",
-        message=message,
-        replay=f"--only forward --case {rung.name}:0.float32.plain --seed 0",
-    )
-
-
-OWN = "the check itself failed here, which is a mistake of the tool or of a sample"
-"""How a failure begins that no case of the operator explains."""
-
-
-def _own_error(result: Result, error: Exception, op: Op[..., Any], asked: Check) -> Result:
-    """An error outside of any case, as a failure of the property that it ended."""
-    text = str(error) if type(error) is RuntimeError else f"{type(error).__name__}: {error}"
-    replay = f"--only {result.property} --case all --seed {asked.seed}" if result.property in NAMES else ""
-    failure = Failure(
-        property=result.property, op=result.op, dtype="", layout="", sample="none", message=f"{OWN}: {text}",
-        replay=replay,
-    )  # fmt: skip
-    result.failures.append(failure)
-    if not replay:
-        failure.replay = f"opwright check {_named(op) or op.home.name}"
-    return result
-
-
-def _unfit(rung: Op[..., Any], kernel: str, message: str) -> Result:
-    failure = Failure(
-        property="kernel",
-        op=rung.name,
-        dtype="",
-        layout="",
-        sample=kernel,
-        message=message.removeprefix(f"{rung.name}: ") + ("\n" if "\n" in message else ""),
-        replay=f"opwright build {_named(rung) or rung.home.name}",
-    )
-    return Result(rung.name, "kernel", cases=1, failures=[failure])
-
-
-def _crash(result: Result, case: dict[str, Any], words: str, message: str, seed: int) -> Failure:
-    return Failure(
-        property=result.property,
-        op=result.op,
-        dtype=case["dtype"],
-        layout=case["layout"],
-        sample=f"{case['sample']}: {words}",
-        message=message,
-        replay=f"--only {result.property} --case {result.op}:{case['case']} --seed {seed}",
-    )
 
 
 def _replay(op: Op[..., Any], failure: str, device: str) -> str:
     """What to type so that exactly this case runs again."""
-    what = _named(op)
+    what = failures.named(op)
     failure = failure.replace(" --case all", "")
     if what is None and " --case " not in failure:
         return f'ow.check({op.home.name}, only=["{failure.split()[1]}"], seed={failure.split()[3]})'
@@ -385,13 +338,3 @@ def _replay(op: Op[..., Any], failure: str, device: str) -> str:
         return f'ow.check({op.home.name}, only=["{only}"], case="{case}", seed={seed})'
     flags = f" --device {device}" if device != "cpu" else ""
     return f"opwright check {what} {failure}{flags}"
-
-
-def _named(op: Op[..., Any]) -> str | None:
-    """An operator as the command line names it; None where it cannot."""
-    home = op.home
-    if home.__module__.startswith("opwright."):
-        return home.name
-    if home.__module__ != "__main__" and home.file is not None and os.path.isfile(home.file):
-        return os.path.relpath(home.file)
-    return None

@@ -8,7 +8,7 @@ import torch
 
 from opwright.kit.check.calls import first_line
 from opwright.kit.check.cases import Subject
-from opwright.kit.check.property import attempt, cases_of, chosen, failure
+from opwright.kit.check.property import attempt, cases_of, chosen, failure, notes_of
 from opwright.kit.check.report import Failure, Finding, NotApplicable
 from opwright.kit.dispatch import registry
 from opwright.kit.workers.child import Say
@@ -41,7 +41,8 @@ def answer(request: dict[str, Any], say: Say) -> dict[str, Any]:
         failures += isinstance(outcome, Failure)
         if failures >= request["most"]:
             break
-    return {"skipped": skipped}
+    whole = skipped is None and request["case"] is None and not failures
+    return {"skipped": skipped, "notes": notes_of(subject, request["property"]) if whole else []}
 
 
 def _gpu_trouble(subject: Subject) -> str | None:

@@ -86,7 +86,7 @@ def _named(archive: Path) -> Iterator[Op[..., Any]]:
         texts = [opened.read(name) for name in opened.namelist() if name.endswith((".json", ".cpp"))]
     for space, name in {found for text in texts for found in re.findall(rb"torch\.ops\.(\w+)\.(\w+)", text)}:
         called = f"{space.decode()}::{name.decode()}"
-        if not torch._C._jit_get_schemas_for_operator(called):
+        if not private.schemas_of(called):
             raise ValueError(f"the model calls {called}, which is not in this process; import what defines it first")
     for op in registry.operators():
         spelled = (f"torch.ops.{op.namespace}.{op.name}.", f'{op.qualname}"', f"{op.qualname}.")

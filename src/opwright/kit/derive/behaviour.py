@@ -38,14 +38,20 @@ def recorded_by_reference(spec: Spec, one_call: bool, gradient: Callable[[], Run
     if not one_call:
         return True
     found = gradient()
-    return isinstance(found, Missing) and (found.too_long or spec.random or bool(spec.written))
+    return isinstance(found, Missing) and (found.too_long or spec.random or writes_what_it_follows(spec))
+
+
+def writes_what_it_follows(spec: Spec) -> bool:
+    """Whether an operator writes, and has arguments that carry gradients: one that updates buffers from what it takes
+    for constants has no gradient to miss."""
+    return bool(spec.written) and bool(spec.signature.differentiable_inputs or spec.signature.returns_input)
 
 
 def held_on(spec: Spec, role: Role, shaped: bool, gradient: Callable[[], Rung | Missing]) -> frozenset[str] | None:
     """The kinds of device on which compiled graphs hold the operator, and elsewhere what it is made of; None: on all.
     `shaped`: something other than the reference says what its results look like."""
     # Without a gradient operator, a graph that holds the operator whole could not hold its gradient.
-    if spec.compile == "inline" or spec.random or (spec.written and isinstance(gradient(), Missing)):
+    if spec.compile == "inline" or spec.random or (writes_what_it_follows(spec) and isinstance(gradient(), Missing)):
         return frozenset()
     if spec.opaque is not None or shaped or role.takes_caches:
         return None

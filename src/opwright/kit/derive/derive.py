@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opwright.kit.derive import keeping
 from opwright.kit.derive.vjp import refuse_errors, vjp, where_history_ends
 from opwright.kit.spec import probe
 from opwright.kit.spec.extras import Extras, result_names
-from opwright.kit.spec.kinds import BASIC, TENSOR, Kind, Like, list_of
+from opwright.kit.spec.kinds import BASIC, OPTIONAL_TENSOR, TENSOR, Kind, Like, list_of
 from opwright.kit.spec.schema import EMPTY, Output, Parameter, Signature
 from opwright.kit.spec.values import copied, has_gradient, has_values, tensors, tuple_of
 
-OPTIONAL_TENSOR = replace(TENSOR, schema="Tensor?", says="a Tensor or None", fast=f"{{v}} is None or {TENSOR.fast}")
 TENSORS = list_of(TENSOR)
 MOST_ARGUMENTS = 64
 """PyTorch's dispatcher takes no more."""
@@ -61,6 +61,8 @@ class Rung:
     """The parameter that says which gradients are wanted."""
     needs: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """For a saved tensor: the inputs whose gradients read its values; absent: all of them."""
+    when: Mapping[str, str] = field(default_factory=dict)
+    """For a saved tensor: the bool argument of the operator below without which a call does not keep it."""
     extras: Extras | None = None
     """The extra results that are among its arguments, if any are."""
     caches: frozenset[str] = frozenset()
@@ -87,6 +89,7 @@ def rung_above(
     random: bool,
     extras: Extras | None = None,
     of_gradient: bool = False,
+    when: Mapping[str, str] | None = None,
 ) -> Rung | Missing:
     """The rung above an operator: from its author's gradient where there is one, else from its reference."""
     if not signature.differentiable_inputs or not (signature.differentiable_outputs or signature.returns_input):
@@ -102,7 +105,7 @@ def rung_above(
                 f"would draw others; declare it with @{name}.gradient and save what was drawn as an output"
             )
         return _fitting(name, _derived(name, signature, reference, grads, taken, of_gradient))
-    rung = _declared(name, signature, gradient, grads, extras)
+    rung = _declared(name, signature, gradient, grads, extras, when or {})
     if rung.extras is None or rung.extras.once:
         return _fitting(name, rung)
     derived = _derived(name, signature, reference, grads, taken)
@@ -122,22 +125,6 @@ def _fitting(name: str, rung: Rung) -> Rung | Missing:
         return rung
     most = f"and an operator takes at most {MOST_ARGUMENTS}"
     return Missing(f"{name}_backward: it would take {count} arguments, {most}", too_long=True)
-
-
-def with_needs(name: str, below: Signature, rung: Rung, needs: Mapping[str, Sequence[str]]) -> Rung:
-    """The rung with its author's word on which gradients read which saved tensors."""
-    inputs = [p.name for p in below.differentiable_inputs]
-    saved = [p.name for p in rung.signature.parameters if p.name in (*rung.inputs, *rung.outputs) and p.kind.is_tensor]
-    if set(needs) != set(inputs):
-        raise TypeError(
-            f"{name}: needs must name the inputs that have gradients ({', '.join(inputs)}), got {', '.join(needs)}"
-        )
-    for read in (n for names in needs.values() for n in names):
-        if read not in saved:
-            raise TypeError(f"{name}: needs names {read!r}, which is no tensor that its gradient saves")
-    if rung.total is not None:
-        saved = [s for s in saved if s in rung.caches]  # a second derivative reads every input
-    return replace(rung, needs={s: frozenset(i for i in inputs if s in needs[i]) for s in saved})
 
 
 def _grad_parameter(signature: Signature, index: int, taken: set[str]) -> Parameter:
@@ -236,7 +223,12 @@ def _kept(p: Parameter) -> Parameter:
 
 
 def _declared(
-    name: str, below: Signature, gradient: Callable[..., Any], grads: tuple[Parameter, ...], extras: Extras | None
+    name: str,
+    below: Signature,
+    gradient: Callable[..., Any],
+    grads: tuple[Parameter, ...],
+    extras: Extras | None,
+    when: Mapping[str, str],
 ) -> Rung:
     by_grad = {p.name: p for p in grads}
     named = [*result_names(below), *(extras.names if extras else ())]
@@ -284,7 +276,9 @@ def _declared(
             used = [*plain, *(_kept(p) for p in below.parameters if p.name not in given)]
 
     def gradients(values: dict[str, Any]) -> tuple[Any, ...]:
-        wanted = read_mask(values.pop(mask), values, differentiable)
+        asked = values.pop(mask)
+        kept = {n: v for n, v in values.items() if n not in when or values[when[n]]}
+        wanted = read_mask(asked, kept, differentiable)
         if mask in given:
             values[mask] = wanted
         out = gradient(**{n: v for n, v in values.items() if n in given})
@@ -298,6 +292,7 @@ def _declared(
 
     rung = _assemble(name, below, list(by_grad.values()), used, outputs, mask, gradients)
     rung = replace(rung, gradient=gradient, takes=tuple(given))
+    rung = keeping.with_when(name, below, rung, when)
     if cached:
         rung = replace(rung, extras=extras, caches=frozenset(outputs))
     return rung

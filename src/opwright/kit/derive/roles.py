@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from opwright.kit import private
-from opwright.kit.derive import derive
+from opwright.kit.derive import derive, keeping
 from opwright.kit.derive.derive import Missing, Rung
 from opwright.kit.derive.vjp import refuse_derivative
 from opwright.kit.spec.samples import Maker, Sample, read_sample, samples_of_rung
@@ -150,15 +150,15 @@ def _gradient(
     formula: Formula | None,
     of_gradient: bool = False,
 ) -> Rung | Missing:
-    function = None if formula is None else formula.function
-    found = derive.rung_above(spec.name, signature, reference, function, spec.random, spec.extras, of_gradient)
+    function, when = (None, None) if formula is None else (formula.function, formula.when)
+    found = derive.rung_above(spec.name, signature, reference, function, spec.random, spec.extras, of_gradient, when)
     if formula is None or isinstance(found, Missing):
         return found
     if found.total is not None and formula.surrogate:
         found = replace(found, total=_by_formula(signature, found))
     elif found.total is not None and spec.fake is not None:
         found = replace(found, total=_followed(spec.name, found.total))
-    return found if formula.needs is None else derive.with_needs(spec.name, signature, found, formula.needs)
+    return found if formula.needs is None else keeping.with_needs(spec.name, signature, found, formula.needs)
 
 
 def _followed(name: str, total: Callable[..., Any]) -> Callable[..., Any]:

@@ -56,6 +56,10 @@ def write(op: Op[..., Any]) -> None:
     """Write the functions that its calls run."""
     known = {kernel.spec: kernel for kernel in op.kernels}
     kernels = [known.get(spec) or Kernel(spec, op.spec) for spec in op.spec.kernels]
+    if known.keys() - {*op.spec.kernels} and op.registered is not None:  # one was replaced, and C++ may still choose it
+        native.unroute(op.registered.name())
+        for kernel in kernels:
+            kernel.unrouted()
     before: Calls | None = op.__dict__.get("calls")
     direct = call.direct(op.state) if before is None else before.direct
     followed = _followed(op, direct, None if before is None else before.followed)
@@ -89,7 +93,7 @@ Followed = tuple["Rung", Callable[..., Any]]
 
 
 def _followed(op: Op[..., Any], direct: Callable[..., Any], before: Followed | None) -> Followed | None:
-    if op.spec.formula is None or op.is_gradient:
+    if op.spec.formula is None or op.spec.formula.derived or op.is_gradient:
         return None
     rung = op.derivation
     if before is not None and before[0] is rung:

@@ -44,7 +44,7 @@ def definition(op: Op[..., Any]) -> tuple[Any, ...]:
 
 
 def _said(formula: Formula | None) -> tuple[Any, ...]:
-    return () if formula is None else (formula.function, formula.needs, formula.surrogate)
+    return () if formula is None else (formula.function, formula.needs, formula.surrogate, formula.when)
 
 
 def stamp(op: Op[..., Any], names: str) -> None:

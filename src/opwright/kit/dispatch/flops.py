@@ -5,7 +5,6 @@ PyTorch's counter is not imported for it, which may bring Triton along: when som
 
 from __future__ import annotations
 
-import importlib.machinery
 import sys
 import warnings
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from opwright.kit import private
 from opwright.kit.dispatch import fake, registry
+from opwright.kit.dispatch.imported import when_imported
 from opwright.kit.spec.values import tensors
 
 if TYPE_CHECKING:
@@ -72,30 +72,10 @@ def _of_reference(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     return total
 
 
-class _Watch:
-    """Finds the counter where Python would, and introduces it to the operators once it is there."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target) if name == COUNTER else None
-        if spec is None or spec.loader is None:
-            return None
-        run = spec.loader.exec_module
-
-        def execute(module: Any) -> None:
-            run(module)
-            _introduce(module)
-
-        spec.loader.exec_module = execute  # type: ignore[method-assign]
-        return spec
-
-
 def _introduce(counter: Any) -> None:
     private.let_counters_ask(counter, _formula)
 
 
 def watch() -> None:
     """Let PyTorch's counter know of the operators, as soon as it is imported."""
-    if COUNTER in sys.modules:
-        _introduce(sys.modules[COUNTER])
-    else:
-        sys.meta_path.insert(0, _Watch())
+    when_imported(COUNTER, _introduce)

@@ -13,6 +13,7 @@ from opwright.kit import locks, private
 from opwright.kit.build import bound
 from opwright.kit.build.foreign import is_loaded
 from opwright.kit.build.library import Library, forbidden, library_of
+from opwright.kit.build.strings import is_kept
 from opwright.kit.build.trouble import BuildError, WrongKernel
 from opwright.kit.dispatch import native, registry
 from opwright.kit.spec import words
@@ -41,7 +42,7 @@ class Kernel:
         if spec.file is not None:
             self.library = library_of(spec.file, owner.namespace, spec.options, spec.device)
             self.library.look_again()
-            self.library.guarded = self.library.guarded or is_loaded(owner.origin)
+            self.library.guarded = self.library.guarded or is_loaded(owner.origin) or is_kept(spec.file)
         self._function = spec.function
         self._ready: Callable[..., Any] | None = None
         self._key: str | None = None
@@ -49,6 +50,10 @@ class Kernel:
         """The overload that a built kernel answers to, once it is loaded."""
         self.routed = False
         """Whether C++ chooses it, so that Python need not be asked."""
+
+    def unrouted(self) -> None:
+        """C++ has forgotten it: whoever needs it next tells C++ again."""
+        self._key, self.routed = None, False
 
     def refuses(self, op: Op[..., Any], values: dict[str, Any]) -> str | None:
         """Why it does not take a call; None when it does."""
@@ -114,6 +119,17 @@ class Kernel:
             return f"{type(e).__name__}: {e}"
         return None
 
+    def says(self, op: Op[..., Any], values: dict[str, Any]) -> str | None:
+        """Which way of its own it would take a call, where its source says so (OPWRIGHT_EXPLAINS) and is built."""
+        if self.library is None or not (self.library.key or self.library.cached()) or self.ready(op) is None:
+            return None
+        overload = f"{self.device}_{self._key}_explains"
+        if not private.has_any_kernel(f"{op.qualname}.{overload}"):
+            return None
+        with torch.no_grad():
+            said: str = registry.define_words(op, overload)(*self._passed(op, values))
+        return said
+
     def ready(self, op: Op[..., Any]) -> Callable[..., Any] | None:
         """The function to call, built and loaded if need be; None when this machine cannot have it."""
         if self.library is None:
@@ -170,20 +186,24 @@ class Kernel:
             raise WrongKernel(f"{op.name}: {self.library.file} binds a function that does not fit it\n{e}") from None
         if not private.has_kernel(overload.name(), self.device.upper()):
             raise WrongKernel(bound.unbound(op, self.device, self.library.file, self.library.bound))
-        numbers = [p.name for p in op.signature.parameters if p.kind.is_number]
         self.overload = overload
         hidden = overload._op
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            values = op.signature.bind(args, kwargs)
-            for name in numbers:
-                value = values[name]
-                if value is not None:
-                    values[name] = [float(v) for v in value] if isinstance(value, (list, tuple)) else float(value)
-            positional, named = op.signature.encode(values)
-            return hidden(*positional, *named.values())
+            return hidden(*self._passed(op, op.signature.bind(args, kwargs)))
 
         return call
+
+    @staticmethod
+    def _passed(op: Op[..., Any], values: dict[str, Any]) -> list[Any]:
+        """The arguments as a built kernel takes them: in their order, numbers as doubles."""
+        for p in op.signature.parameters:
+            value = values[p.name]
+            if p.kind.is_number and value is not None:
+                whole = isinstance(value, (list, tuple))
+                values = {**values, p.name: [float(v) for v in value] if whole else float(value)}
+        positional, named = op.signature.encode(values)
+        return [*positional, *named.values()]
 
 
 def _arranged(signature: Signature, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
@@ -86,6 +87,14 @@ def route(op: Op[..., Any], device: str, kernels: list[Kernel]) -> None:
             if library is not None and library.offered:
                 _take()(library.offered)
         torch.ops.opwright_native.install(wire.words(routing))
+
+
+def introduce(kind: type) -> None:
+    """Tell C++ of a kind of tensor that knows all operators, so that it need not ask Python about each. It reads a
+    tensor's type where Python's ABI has it, which a free-threaded Python or one that traces references does not."""
+    if available() is None and not own.free_threaded() and not hasattr(sys, "getobjects"):
+        with private.unwatched():
+            torch.ops.opwright_native.introduce(id(kind))
 
 
 def is_alone(qualname: str) -> bool:

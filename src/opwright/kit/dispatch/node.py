@@ -73,7 +73,14 @@ def _answer_questions() -> None:
         _library = torch.library.Library("opwright_native", "IMPL")
         _library.impl("ask", untraced(lambda name: _write(registry.entry_of(name))), "CompositeExplicitAutograd")
         for key in registry.BELOW_AUTOGRAD:
-            _library.impl("meet", untraced(registry.meet), key)
+            _library.impl("meet", untraced(_meet), key)
+
+
+def _meet(name: str, given: list[torch.Tensor]) -> bool:
+    for kind in {type(t) for t in given}:
+        if registry.is_distributed(kind):
+            native.introduce(kind)
+    return registry.meet(name, given)
 
 
 def _write(entry: Entry) -> None:
@@ -167,7 +174,8 @@ def _sources(rung: Rung, below: Signature) -> tuple[wire.Source, ...]:
         readers = _ALL
         if p.name in rung.needs:
             readers = sum(1 << i for i, f in enumerate(followed) if f.name in rung.needs[p.name])
-        sources.append(wire.Source(origin, position, p.kind.is_optional, p.like, readers))
+        when = places[rung.when[p.name]] if p.name in rung.when else None
+        sources.append(wire.Source(origin, position, p.kind.is_optional, p.like, readers, when))
     return tuple(sources)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -23,8 +24,7 @@ def autograd_kernel(op: Op[..., Any], keyset: Any, args: tuple[Any, ...], kwargs
     """What the dispatcher calls for an operator at its Autograd keys."""
     values = op.signature.bind(args, kwargs)
     strangers = [t for value in values.values() for t in tensors(value) if type(t) not in _PLAIN]
-    if strangers:
-        registry.meet(op.overload.name(), strangers)
+    whole = bool(strangers) and registry.meet(op.overload.name(), strangers)
     followed = [t for p in op.signature.differentiable_inputs for t in tensors(values[p.name])]
     updated = [t for p in op.signature.parameters if p.mutated for t in tensors(values[p.name])]
     if private.forward_level() >= 0 and any(_has_tangent(t) for t in followed):
@@ -37,7 +37,7 @@ def autograd_kernel(op: Op[..., Any], keyset: Any, args: tuple[Any, ...], kwargs
         if op.recorded_by_reference and not (torch.compiler.is_compiling() and op.has_rung):
             return op.run_differentiated(*args, **kwargs)
         form = op.recorded_form if op.has_rung else op
-        flat = _node_of(op.name).apply(form, keyset, values, *followed)  # type: ignore[no-untyped-call]
+        flat = _node_of(op.name).apply(form, keyset, values, whole, *followed)  # type: ignore[no-untyped-call]
         return _unflatten(op, form, flat)
     # Nobody differentiates: stay one call, so that tracers which suspend autograd see no derivation at work.
     with private.BelowAutograd():
@@ -55,7 +55,7 @@ class _Node(torch.autograd.Function):
     """One call of an operator in the autograd graph."""
 
     @staticmethod
-    def forward(ctx: Any, op: Op[..., Any], keyset: Any, values: dict[str, Any], *followed: Tensor) -> Any:
+    def forward(ctx: Any, op: Op[..., Any], keyset: Any, values: dict[str, Any], whole: bool, *followed: Tensor) -> Any:
         ctx.set_materialize_grads(False)
         # Differentiated by the gradient that it has now, whatever becomes of the operator before the backward.
         ctx.above = op.backward if op.has_rung else None
@@ -69,7 +69,7 @@ class _Node(torch.autograd.Function):
         _refuse_arguments(op.form_of or op, values, outputs)
         ctx.op = op
         ctx.shapes = [None if o is None else [_Shape.of(t) for t in tensors(o)] for o in outputs]
-        _save(ctx, op, rung, inputs, outputs)
+        _save(ctx, op, rung, inputs, outputs, whole)
         fixed = [
             t
             for o, value in zip(op.signature.outputs, outputs, strict=True)
@@ -96,12 +96,12 @@ class _Node(torch.autograd.Function):
         assert above.rung is not None
         arguments: dict[str, Any] = {}
         for name, i, grad in zip(above.rung.grads, op.signature.differentiable_outputs, chosen, strict=True):
-            arguments[name] = _materialize(above, name, grad, ctx.shapes[i])
+            arguments[name] = _materialize(above, name, grad, ctx.shapes[i], flat)
         arguments.update(saved)
-        needed = iter(ctx.needs_input_grad[3:])
+        needed = iter(ctx.needs_input_grad[4:])
         wants = [[next(needed) for _ in values[p.name]] for p in op.signature.differentiable_inputs]
         arguments[above.rung.wanted] = [any(w) for w in wants]
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or registry.any_distributed(arguments.values()):
             above.define()  # before Dynamo reads its calls, which become others by that
             grads = above.calls.when_asked[0](**arguments)
         else:
@@ -113,7 +113,7 @@ class _Node(torch.autograd.Function):
             each = list(grad) if isinstance(grad, (list, tuple)) else [grad]
             _check_gradients(op, p.name, each, ctx.values[p.name])
             result += [g if w else None for w, g in zip(want, each or [None] * len(want), strict=True)] if want else []
-        return (None, None, None, *result)
+        return (None, None, None, None, *result)
 
 
 @functools.cache
@@ -162,7 +162,11 @@ class _Shape(NamedTuple):
     def of(cls, t: Tensor) -> _Shape:
         return cls(t.shape, t.dtype, t.device)
 
-    def zeros(self) -> Tensor:
+    def zeros(self, others: Sequence[Tensor | None]) -> Tensor:
+        """Of the kind that others are, some of which take no plain tensors beside them."""
+        other = next((t for t in others if isinstance(t, Tensor) and type(t) not in _PLAIN), None)
+        if other is not None:
+            return other.new_zeros(self.shape, dtype=self.dtype, device=self.device)
         return torch.zeros(self.shape, dtype=self.dtype, device=self.device)
 
 
@@ -179,18 +183,23 @@ def _check_gradients(op: Op[..., Any], name: str, grads: list[Tensor | None], in
             )
 
 
-def _materialize(above: Op[..., Any], name: str, grad: Any, shapes: list[_Shape] | None) -> Any:
+def _materialize(
+    above: Op[..., Any], name: str, grad: Any, shapes: list[_Shape] | None, others: Sequence[Tensor | None]
+) -> Any:
     kind = above.signature.names[name].kind
     if isinstance(grad, list):
         assert shapes is not None
-        return [m.zeros() if g is None else g for g, m in zip(grad, shapes, strict=True)]
+        return [m.zeros(others) if g is None else g for g, m in zip(grad, shapes, strict=True)]
     if grad is None and not kind.is_optional and shapes:
-        return shapes[0].zeros()
+        return shapes[0].zeros(others)
     return grad
 
 
-def _save(ctx: Any, op: Op[..., Any], rung: Rung | None, values: dict[str, Any], outputs: tuple[Any, ...]) -> None:
-    """Keep what the next rung needs: tensors where autograd watches over them, everything else as it is."""
+def _save(
+    ctx: Any, op: Op[..., Any], rung: Rung | None, values: dict[str, Any], outputs: tuple[Any, ...], whole: bool
+) -> None:
+    """Keep what the next rung needs: tensors where autograd watches over them, everything else as it is. `whole`: there
+    are tensors of kinds that take no plain stand-ins beside them, such as DTensors."""
     if rung is None:  # differentiable no further; who tries is told then
         ctx.values = {}
         return
@@ -208,12 +217,14 @@ def _save(ctx: Any, op: Op[..., Any], rung: Rung | None, values: dict[str, Any],
     }
 
     def keep_if_read(name: str, value: Any) -> Any:
-        read = name not in rung.needs or bool(rung.needs[name] & requiring)
+        if name in rung.when and not values[rung.when[name]]:
+            return None
+        read = whole or name not in rung.needs or bool(rung.needs[name] & requiring)
         return keep(value) if read or not isinstance(value, Tensor) else unread(value)
 
     for name in rung.inputs:
         value = values[name]
-        only_like = rung.signature.names[name].like and value is not None
+        only_like = rung.signature.names[name].like and value is not None and not whole
         plan[name] = like(value) if only_like else keep_if_read(name, value)
     for name, index in rung.outputs.items():
         plan[name] = keep_if_read(name, outputs[index])

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from opwright.kit import locks, private
+from opwright.kit.spec.values import tensors
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -47,6 +48,8 @@ AUTOCAST_KEYS = tuple(key for key in AUTOCAST if known(key))
 NESTED = tuple(key for key in ("NestedTensorCPU", "NestedTensorCUDA") if known(key))
 """What the key for every device leaves out."""
 BELOW_AUTOGRAD = ("CompositeExplicitAutograd", *NESTED)
+DISTRIBUTED = "torch.distributed.tensor"
+"""Where DTensor is at home."""
 
 
 class Entry:
@@ -139,19 +142,37 @@ def entry_of(name: str) -> Entry:
     return by_overload[name]
 
 
-def meet(name: str, given: list[Tensor]) -> None:
-    """Give the kinds of tensors that have a `__torch_dispatch__` of their own (DTensor, nested tensors, anybody's
-    subclass) a rule for an operator: theirs where they have one, else the reference, which they may well serve."""
-    entry = by_overload[name]
+def is_distributed(kind: type) -> bool:
+    """Whether a kind of tensor is DTensor."""
+    return kind.__module__ == DISTRIBUTED and kind.__name__ == "DTensor"
+
+
+def any_distributed(given: Iterable[Any]) -> bool:
+    """Whether there is a DTensor among arguments, for which an operator has rules that its reference has not."""
+    return any(is_distributed(type(t)) for value in given for t in tensors(value))
+
+
+def meet(name: str, given: list[Tensor]) -> bool:
+    """Give the kinds of tensors that have a `__torch_dispatch__` of their own (nested tensors, anybody's subclass) a
+    rule for an operator: theirs where they have one, else the reference, which they may well serve. DTensor has been
+    told of all operators (sharding.py). Whether there is such a kind that is no tracer's."""
+    entry, strangers = by_overload[name], False
     for kind in {type(t) for t in given}:
+        if kind in entry.met:
+            strangers = True
+            continue
         own = getattr(kind, "__torch_dispatch__", None)
         tracer = kind.__module__.startswith(("torch._subclasses", "torch.fx", "torch._functorch"))
-        if own is None or tracer or own is private.NO_TORCH_DISPATCH or kind in entry.met:
+        if own is None or tracer or own is private.NO_TORCH_DISPATCH:
             continue
+        strangers = True
         with lock:
             entry.met.add(kind)
+            if is_distributed(kind):
+                continue
             for each in {entry.op, entry.op.recorded_form if entry.op.has_rung else entry.op}:
                 _give_rule(by_overload[each.overload.name()], kind)
+    return strangers
 
 
 def _give_rule(entry: Entry, kind: Any) -> None:
@@ -196,6 +217,16 @@ def define_hidden(op: Op[..., Any], overload: str) -> Any:
         if name not in _hidden and not there:  # a library for C++ may have brought it along
             libraries[op.namespace].define(op.signature.schema(f"{op.name}.{overload}", hidden=f"_{overload}"))
             _hidden.add(name)
+        return getattr(_own_packet(op), overload)
+
+
+def define_words(op: Op[..., Any], overload: str) -> Any:
+    """Define the overload under which a built library says what its kernel would do, once, and give it."""
+    with lock:
+        if f"{op.qualname}.{overload}" not in _hidden:
+            taken = op.signature.schema(f"{op.name}.{overload}", hidden=f"_{overload}").rpartition(" -> ")[0]
+            libraries[op.namespace].define(f"{taken} -> str")
+            _hidden.add(f"{op.qualname}.{overload}")
         return getattr(_own_packet(op), overload)
 
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 MODULE = "opwright_call"
 _KINDS = {TENSOR: "tensor", NUMBER: "scalar", BASIC[float]: "real", BASIC[int]: "integer", BASIC[bool]: "boolean"}
-"""What call.cpp calls the kinds of arguments that take the short way, beside `tensors`; the others are `other`."""
+_KINDS |= {BASIC[str]: "text"}
+_LISTS = {TENSOR.schema: "tensors", BASIC[int].schema: "integers"}
+"""What call.cpp calls the kinds of arguments that take the short way, and lists of them; the others are `other`."""
 
 _module: Any = None
 _asked = False
@@ -76,8 +78,9 @@ def way(op: Op[..., Any]) -> Any:
 
 def _kind(kind: Kind) -> str:
     """What the short way may take an argument for, as call.cpp names it; `other` always goes through Python."""
-    if kind.schema.startswith("Tensor["):
-        return "tensors"
+    item = kind.schema.removesuffix("?").removesuffix("[]")
+    if kind.is_list and item in _LISTS:
+        return _LISTS[item]
     spelled = {f"{none}{k.fast}": name for k, name in _KINDS.items() for none in ("", "{v} is None or ")}
     spelled |= {f"{{v}} is None or ({k.fast})": name for k, name in _KINDS.items()}
     return "other" if kind.encode else spelled.get(kind.fast, "other")
@@ -97,7 +100,7 @@ def _load(kind: type) -> None:
         with locks.loading:
             loaded = importlib.util.module_from_spec(spec)
             loader.exec_module(loaded)
-            if not {"other", "tensors", *_KINDS.values()} <= {*loaded.kinds.split(", ")}:
+            if not {"other", *_LISTS.values(), *_KINDS.values()} <= {*loaded.kinds.split(", ")}:
                 raise ImportError("call.cpp names the kinds of arguments otherwise; run `opwright build`")
             loaded.install(kind, vars(torch.compiler))
     except (Unavailable, Refused, OSError, ImportError):

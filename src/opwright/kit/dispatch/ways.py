@@ -43,8 +43,9 @@ def gradient(entry: registry.Entry, above: Any) -> int:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         watched = private.modes() or private.innermost_transform() is not None
+        watched = watched or registry.any_distributed((*args, *kwargs.values()))
         if watched or (above.opaque and torch.is_grad_enabled()):
-            return above.overload(*args, **kwargs)  # a graph must hold it under its own name
+            return above.overload(*args, **kwargs)  # a graph must hold it under its own name, and DTensor ask for rules
         return above.run_reference(*args, **kwargs)
 
     return _number(entry, above, run, above.signature)

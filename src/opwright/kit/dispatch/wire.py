@@ -28,6 +28,7 @@ class Source(NamedTuple):
     optional: bool  # a gradient that may be absent; others are zeros then
     like: bool  # its shape, dtype and device are all that is kept
     needs: int  # whose gradients read its values: a bit for each followed argument
+    when: int | None  # the argument, a bool, without which it is not kept
 
 
 class Recorded(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import torch
@@ -129,6 +129,7 @@ BASIC: dict[Any, Kind] = {
     torch.memory_format: Kind("MemoryFormat", "a torch.memory_format", "False", _instance(torch.memory_format)),
     torch.Generator: Kind("Generator", "a torch.Generator", "False", _instance(torch.Generator)),
 }
+OPTIONAL_TENSOR = replace(TENSOR, schema="Tensor?", says="a Tensor or None", fast=f"{{v}} is None or {TENSOR.fast}")
 NUMBER = Kind("Scalar", "a number", "type({v}) in ow__numbers", _to_number)
 FAST_NAMES: dict[str, Any] = {
     "ow__Tensor": Tensor,
@@ -236,4 +237,7 @@ def kind_of(annotation: Any) -> Kind | None:
         return _flag(annotation)
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return _enum(annotation)
+    held = getattr(annotation, "__opwright_schema__", None) if isinstance(annotation, type) else None
+    if held is not None:
+        return Kind(held, f"a {annotation.__name__}", "False", _instance(annotation))
     return BASIC.get(annotation)

@@ -17,6 +17,7 @@ from opwright.kit.spec.measured import Family, Variant
 from opwright.kit.spec.options import Options
 from opwright.kit.spec.samples import Maker
 from opwright.kit.spec.schema import Parameter, Signature
+from opwright.kit.spec.shard import Sharding
 
 Draws = Callable[[Maker], Iterable[Any]]
 """What yields samples, or calls to reject."""
@@ -30,6 +31,10 @@ class Formula(NamedTuple):
     """For each input, the saved tensors that its gradient reads; None: all of them."""
     surrogate: bool = False
     """Whether it differs from the derivative of the reference on purpose."""
+    when: Mapping[str, str] | None = None
+    """For a saved tensor, the bool parameter without which a call does not keep it; None: all are kept."""
+    derived: bool = False
+    """Whether it is that derivative: whoever sees through the operator finds it there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +83,12 @@ class Spec:
     """Calls to measure."""
     variants: tuple[Variant, ...] = ()
     """Who else computes them."""
+    sharding: Sharding | None = None
+    """How its tensors may be cut among devices; None: what follows from the rest."""
     doc: str | None = None
     """What it says of itself; None: what its reference says."""
+    adopted: Any = None
+    """What was written without opwright and runs as its kernel."""
 
     @property
     def qualname(self) -> str:
@@ -119,4 +128,4 @@ class Spec:
         return (self.formula, self.extras) == (other.formula, other.extras)
 
 
-_LATER = ("formula", "extras", "fake", "kernels", "samples", "rejects", "cost", "families", "variants")
+_LATER = ("formula", "extras", "fake", "kernels", "samples", "rejects", "cost", "families", "variants", "sharding")

@@ -107,6 +107,7 @@ def rung_sample(below: Op[..., Any], above: Op[..., Any], make: Callable[..., Te
         value = values[name]
         given[name] = like(value) if rung.signature.names[name].like and value is not None else value
     given.update({name: outputs[index] for name, index in rung.outputs.items()})
+    given.update({name: None for name, flag in rung.when.items() if not values[flag]})
     parameters = [p for p in rung.signature.parameters if p.name in given]
     return Sample(
         tuple(given[p.name] for p in parameters if not p.keyword_only),

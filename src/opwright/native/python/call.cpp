@@ -20,7 +20,7 @@ namespace {
 using c10::IValue;
 
 // What an argument may be for the short way; anything else takes the long one. Python counts them by their names.
-#define OPWRIGHT_KINDS other, tensor, tensors, scalar, real, integer, boolean
+#define OPWRIGHT_KINDS other, tensor, tensors, scalar, real, integer, integers, boolean, text
 #define OPWRIGHT_TEXT(...) #__VA_ARGS__
 #define OPWRIGHT_NAMES(...) OPWRIGHT_TEXT(__VA_ARGS__)
 enum Kind : int64_t { OPWRIGHT_KINDS };
@@ -73,6 +73,32 @@ bool push(const Argument& argument, PyObject* value, torch::jit::Stack& stack) {
                 list.push_back(THPVariable_Unpack(item));
             }
             stack.emplace_back(std::move(list));
+            return true;
+        }
+        case integers: {
+            const bool list = PyList_CheckExact(value);
+            if (!list && !PyTuple_CheckExact(value)) return false;
+            const Py_ssize_t size = list ? PyList_GET_SIZE(value) : PyTuple_GET_SIZE(value);
+            c10::List<int64_t> numbers;
+            numbers.reserve(size);
+            for (Py_ssize_t i = 0; i < size; ++i) {
+                PyObject* const item = list ? PyList_GET_ITEM(value, i) : PyTuple_GET_ITEM(value, i);
+                int overflow = 0;
+                const long long number = PyLong_CheckExact(item) ? PyLong_AsLongLongAndOverflow(item, &overflow) : 0;
+                if (!PyLong_CheckExact(item) || overflow != 0) return false;
+                numbers.push_back(static_cast<int64_t>(number));
+            }
+            stack.emplace_back(std::move(numbers));
+            return true;
+        }
+        case text: {
+            Py_ssize_t size = 0;
+            const char* const data = PyUnicode_CheckExact(value) ? PyUnicode_AsUTF8AndSize(value, &size) : nullptr;
+            if (data == nullptr) {
+                PyErr_Clear();
+                return false;
+            }
+            stack.emplace_back(std::string(data, static_cast<size_t>(size)));
             return true;
         }
         case boolean:

@@ -106,3 +106,4 @@ DOMAIN = ow.Domain(dtypes=ow.FLOATING, sizes="x[..., k] weight[n, k] bias[n]")
 GRADIENT_DOMAIN = ow.Domain(dtypes=ow.FLOATING, sizes="grad[..., n] x[..., k] weight[n, k]")
 # cuda.cpp is no CUDA code: it calls PyTorch's matrix products, as cpu.cpp does.
 linear.kernel_files("cpu.cpp", "cuda.cpp", domain=DOMAIN, backward=GRADIENT_DOMAIN)
+linear.shard("-> [..., n]", sums="k", once="bias")

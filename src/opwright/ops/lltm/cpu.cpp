@@ -38,13 +38,12 @@ Outputs forward(const Layer& layer, bool all_cells, bool recompute, Tensor* tape
     const DType type = run.type, state = given(layer.c_0) ? dtype(*layer.c_0) : type;
     const Tensor output = empty({T, B, H}, type), cells = all_cells ? empty({T, B, H}, state) : Tensor();
     const bool keep = tape && !recompute;
-    q.gates_width = keep ? 4 * H : 3 * H;
     if (tape) *tape = empty({T, B, recompute ? H : 4 * H}, type);
-    const Tensor gates = keep ? aten::narrow(aten::reshape(*tape, {N, 4 * H}), 1, 0, 3 * H) : empty({N, 3 * H}, type);
+    const Tensor gates = keep ? run.gates_of(*tape) : empty({N, 3 * H}, type);
     layer.project(gates, run);
     q.gates = memory(gates);
     q.keep_gates = keep;
-    if (tape) q.kept_c = memory(*tape) + (keep ? 3 * H * q.bytes : 0), q.kept_c_width = keep ? 4 * H : H;
+    if (tape) q.kept_c = memory(*tape) + (keep ? N * 3 * H * q.bytes : 0);
     q.output = memory(output);
     if (all_cells) (state == dtype_of<C> ? q.wide_cells : q.cells) = memory(cells);
     q.h_0 = run.read(layer.h_0);
@@ -52,7 +51,8 @@ Outputs forward(const Layer& layer, bool all_cells, bool recompute, Tensor* tape
     run.clear_padding(q.output, H * q.bytes);
     run.clear_padding(q.cells, H * q.bytes);
     run.clear_padding(q.wide_cells, H * int64_t(sizeof(C)));
-    if (tape) run.clear_padding(memory(*tape), tape->size(2) * q.bytes);
+    if (keep) run.clear_padding(q.gates, 3 * H * q.bytes);
+    if (tape) run.clear_padding(q.kept_c, H * q.bytes);
     run.forward();
 
     const Tensor h_n = empty({B, H}, type);
@@ -135,9 +135,7 @@ Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const 
     q.grad_gates = memory(grad_gates);
     q.output = memory(run.hold(aten::contiguous(output)));
     q.gates = memory(run.hold(aten::contiguous(tape)));
-    q.gates_width = 4 * H;
-    q.kept_c = recompute ? q.gates : q.gates + 3 * H * q.bytes;
-    q.kept_c_width = recompute ? H : 4 * H;
+    q.kept_c = recompute ? q.gates : q.gates + N * 3 * H * q.bytes;
     q.recompute = recompute;
     if (recompute) layer.project(grad_gates, run);
     q.h_0 = run.read(layer.h_0);

@@ -1,7 +1,11 @@
-#include "persist.cuh"
+#include <opwright/explains.h>
 
-// One kernel for all steps where it fits and pays (persist.cuh). Else the steps are a loop on the host: a product of
-// PyTorch's and one kernel for the gates, on buffers that are made once.
+#include "columns.cuh"
+#include "persist.cuh"
+#include "told.cuh"
+
+// One kernel for all steps where it fits and pays (persist.cuh). Else each step is a product of PyTorch's and one
+// kernel for the gates, on buffers that are made once; many steps are replayed as a graph (replay.cuh).
 
 using namespace lltm;
 
@@ -13,33 +17,35 @@ using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 // What the forward recurrence reads and writes.
 struct Run {
-    Tensor gates, h, c, output, cells, tape;
+    Tensor gates, h, c_n, output, cells, tape;
+    DType state;
     bool keep, recompute;
 };
 
 template <class T>
-bool persistent_forward(const Layer& layer, const Run& run) {
+bool persistent_forward(const Layer& layer, Run& run) {
     if constexpr (std::is_same_v<T, double>) {
         return false;
     } else {
         using E = persist::Element<T>;
         const persist::Choice choice = persist::choose<T>(layer, true);
         if (!choice) return false;
-        const int H = static_cast<int>(layer.hidden());
+        const int64_t H = layer.hidden();
         persist::Forward<E> call = {};
-        call.gates = elements<E>(run.gates), call.gates_width = run.keep ? 4 * H : 3 * H, call.keep_gates = run.keep;
-        call.kept_c = run.keep ? call.gates + 3 * H : elements<E>(run.tape), call.c_width = run.keep ? 4 * H : H;
+        call.gates = elements<E>(run.gates), call.keep_gates = run.keep;
+        call.kept_c = run.keep ? call.gates + layer.rows() * 3 * H : elements<E>(run.tape);
         call.bias_ih = layer.is_half() ? nullptr : elements<const E>(layer.bias_ih);
         call.bias_hh = elements<const E>(layer.bias_hh), call.h_0 = elements<const E>(layer.h_0);
-        call.output = elements<E>(run.output), call.h_n = elements<E>(run.h), call.c = elements<float>(run.c);
-        call.cells = elements<void>(run.cells);
-        call.cells_are_wide = run.cells.defined() && dtype(run.cells) == DType::Float;
+        run.c_n = empty({layer.batch(), H}, run.state);
+        call.output = elements<E>(run.output), call.h_n = elements<E>(run.h);
+        call.c_0 = elements<const void>(layer.c_0), call.c_n = elements<void>(run.c_n);
+        call.cells = elements<void>(run.cells), call.is_wide = run.state == DType::Float;
         return persist::run(choice, layer, call);
     }
 }
 
 template <class T>
-void looped_forward(const Layer& layer, const Run& run) {
+void looped_forward(const Layer& layer, Run& run) {
     using C = Compute<T>;
     const int64_t H = layer.hidden(), steps = layer.steps(), B = layer.batch(), N = layer.rows();
     if (layer.lengths.defined()) {
@@ -55,50 +61,55 @@ void looped_forward(const Layer& layer, const Run& run) {
         clear(run.h);
     }
     const Tensor recurrent = empty({B, 3 * H}, layer.type()), weights = aten::t(layer.weight_hh);
+    const Tensor c = layer.template numbers<T, C>(layer.c_0);
     Step<T, C> q = layer.template step<T, C>();
-    q.gates = elements<T>(run.gates), q.gates_width = run.keep ? 4 * H : 3 * H, q.keep_gates = run.keep;
-    q.kept_c = run.keep ? q.gates + 3 * H : elements<T>(run.tape), q.kept_c_width = run.keep ? 4 * H : H;
+    q.gates = elements<T>(run.gates), q.keep_gates = run.keep;
+    q.kept_c = run.keep ? q.gates + N * 3 * H : elements<T>(run.tape);
     q.recurrent = elements<const T>(recurrent);
-    q.h = data<T>(run.h), q.c = data<C>(run.c), q.output = data<T>(run.output), q.cells = Either<T, C>(run.cells);
-    for (q.step = 0; q.step < steps && B * H > 0; ++q.step) {
+    q.h = data<T>(run.h), q.c = data<C>(c), q.output = data<T>(run.output), q.cells = Either<T, C>(run.cells);
+    q.by = 1;
+    for_steps(0, B * H > 0 ? steps : 0, q.by, [&](int64_t step, const int64_t* now, int64_t* next) {
+        q.step = step, q.now = now, q.next = next;
         call("aten::mm", "out", run.h, weights, recurrent);
         launch(forward_step<T, C>, {ceil_div(B * H, per_block), per_block}, q);
-    }
+    });
     // Where the gates of missing steps would be there is what came in, and nothing where their c would be.
     if (layer.lengths.defined() && run.keep) {
         const int64_t* lengths = q.lengths;
-        T* rows = q.gates;
-        for_each(N * 4 * H, [=] __device__(int64_t i) {
-            const int64_t row = i / (4 * H);
-            if (row / B >= lengths[row % B]) rows[i] = static_cast<T>(0.0f);
+        T *gates = q.gates, *c = q.kept_c;
+        for_each(N * H, [=] __device__(int64_t i) {
+            const int64_t row = i / H, at = row * 3 * H + i % H;
+            if (row / B < lengths[row % B]) return;
+            gates[at] = gates[at + H] = gates[at + 2 * H] = c[i] = static_cast<T>(0.0f);
         });
     }
+    run.c_n = layer.template narrowed_to<T, C>(c, run.state);
 }
 
 template <class T>
 Outputs forward(const Layer& layer, bool all_cells, bool recompute, Tensor* tape) {
-    using C = Compute<T>;
     const int64_t H = layer.hidden(), steps = layer.steps(), B = layer.batch(), N = layer.rows();
-    const DType type = layer.type(), state = layer.c_0.defined() ? dtype(layer.c_0) : type;
+    const DType type = layer.type();
     Run run = {};
+    run.state = layer.c_0.defined() ? dtype(layer.c_0) : type;
     run.keep = tape && !recompute, run.recompute = recompute;
     run.output = empty({steps, B, H}, type);
-    if (all_cells) run.cells = empty({steps, B, H}, state);
+    if (all_cells) run.cells = empty({steps, B, H}, run.state);
     if (tape) *tape = run.tape = empty({steps, B, recompute ? H : 4 * H}, type);
-    run.gates = run.keep ? aten::narrow(aten::reshape(*tape, {N, 4 * H}), 1, 0, 3 * H) : empty({N, 3 * H}, type);
+    run.gates = run.keep ? layer.gates_of(*tape) : empty({N, 3 * H}, type);
     layer.project(run.gates);
-    run.h = empty({B, H}, type), run.c = layer.template numbers<T, C>(layer.c_0);
+    run.h = empty({B, H}, type);
     if (!persistent_forward<T>(layer, run)) looped_forward<T>(layer, run);
-    return {run.output, run.h, layer.template narrowed_to<T, C>(run.c, state), run.cells};
+    return {run.output, run.h, run.c_n, run.cells};
 }
 
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 // What the backward recurrence reads and writes.
 struct Back {
-    Tensor output, tape, d_output, d_h_n, d_cells;
-    Tensor grad_gates, d_c, d_h_0;  // d_h_0: or none
-    bool recompute;
+    Tensor output, tape, d_output, d_h_n, d_c_n, d_cells;
+    Tensor grad_gates, d_h_0, d_c_0;  // the last two: where they are wanted
+    bool recompute, wants_c_0;
 };
 
 // h before each of some rows of all steps.
@@ -153,30 +164,33 @@ void recompute_gates(const Layer& layer, const Back& back) {
 }
 
 template <class T>
-bool persistent_backward(const Layer& layer, const Back& back) {
+bool persistent_backward(const Layer& layer, Back& back) {
     if constexpr (std::is_same_v<T, double>) {
         return false;
     } else {
         using E = persist::Element<T>;
         const persist::Choice choice = persist::choose<T>(layer, false);
         if (!choice) return false;
-        const int H = static_cast<int>(layer.hidden());
+        const int64_t H = layer.hidden();
         if (back.recompute) recompute_gates<T>(layer, back);
         persist::Backward<E> call = {};
         call.gates = elements<const E>(back.recompute ? back.grad_gates : back.tape);
-        call.gates_width = back.recompute ? 3 * H : 4 * H, call.c_width = back.recompute ? H : 4 * H;
-        call.kept_c = elements<const E>(back.tape) + (back.recompute ? 0 : 3 * H);
+        call.kept_c = elements<const E>(back.tape) + (back.recompute ? 0 : layer.rows() * 3 * H);
         call.grad_output = elements<const E>(back.d_output);
         call.grad_h_n = elements<const E>(back.d_h_n), call.grad_cells = elements<const void>(back.d_cells);
         call.cells_are_wide = back.d_cells.defined() && dtype(back.d_cells) == DType::Float;
-        call.grad_c = elements<float>(back.d_c), call.grad_gates = elements<E>(back.grad_gates);
+        if (back.wants_c_0) back.d_c_0 = empty({layer.batch(), H}, dtype(layer.c_0));
+        call.grad_c_n = elements<const void>(back.d_c_n), call.grad_c_0 = elements<void>(back.d_c_0);
+        call.c_n_is_wide = back.d_c_n.defined() && dtype(back.d_c_n) == DType::Float;
+        call.c_0_is_wide = back.d_c_0.defined() && dtype(back.d_c_0) == DType::Float;
+        call.grad_gates = elements<E>(back.grad_gates);
         call.grad_h_0 = elements<E>(back.d_h_0);
         return persist::run(choice, layer, call);
     }
 }
 
 template <class T>
-void looped_backward(const Layer& layer, const Back& back) {
+void looped_backward(const Layer& layer, Back& back) {
     using C = Compute<T>;
     const int64_t H = layer.hidden(), steps = layer.steps(), B = layer.batch(), N = layer.rows();
     const DType type = layer.type();
@@ -184,21 +198,22 @@ void looped_backward(const Layer& layer, const Back& back) {
     const Tensor recent = empty({B, 3 * H}, type), d_h = empty({B, H}, type);
     const Tensor h = recompute ? empty({B, H}, type) : Tensor(),
                  recurrent = recompute ? empty({B, 3 * H}, type) : Tensor();
-    const Tensor weights = aten::t(layer.weight_hh);
+    const Tensor weights = aten::t(layer.weight_hh), d_c = layer.template numbers<T, C>(back.d_c_n);
     if (recompute) layer.project(back.grad_gates);
     if (layer.lengths.defined() && !recompute) clear(back.grad_gates);
     clear(recent);
     Step<T, C> q = layer.template step<T, C>();
-    q.gates = elements<T>(back.tape), q.gates_width = 4 * H;
-    q.kept_c = recompute ? q.gates : q.gates + 3 * H, q.kept_c_width = recompute ? H : 4 * H;
+    q.gates = elements<T>(back.tape), q.kept_c = recompute ? q.gates : q.gates + N * 3 * H;
     q.output = elements<T>(back.output), q.h = elements<T>(h);
     q.recompute = recompute, q.recurrent = recompute ? elements<const T>(recurrent) : nullptr;
     q.grad_output = elements<const T>(back.d_output), q.grad_h_n = elements<const T>(back.d_h_n);
     q.grad_cells = Either<T, C>(back.d_cells);
-    q.grad_c = data<C>(back.d_c), q.grad_gates = elements<T>(back.grad_gates), q.grad_recent = elements<T>(recent);
+    q.grad_c = data<C>(d_c), q.grad_gates = elements<T>(back.grad_gates), q.grad_recent = elements<T>(recent);
     const Grid grid{ceil_div(B * H, per_block), per_block};
-    for (q.step = steps - 1; q.step >= 0 && B * H > 0; --q.step) {
-        const bool any = q.step + 1 < steps;
+    q.by = -1;
+    for_steps(steps - 1, B * H > 0 ? steps : 0, q.by, [&](int64_t step, const int64_t* now, int64_t* next) {
+        q.step = step, q.now = now, q.next = next;
+        const bool any = now || step + 1 < steps;
         if (any) call("aten::mm", "out", recent, layer.weight_hh, d_h);
         q.grad_h = any ? data<const T>(d_h) : nullptr;
         if (recompute) {
@@ -206,7 +221,7 @@ void looped_backward(const Layer& layer, const Back& back) {
             call("aten::mm", "out", h, weights, recurrent);
         }
         launch(backward_step<T, C>, grid, q);
-    }
+    });
     if (layer.lengths.defined() && recompute) {
         const int64_t* lengths = q.lengths;
         T* rows = q.grad_gates;
@@ -215,6 +230,7 @@ void looped_backward(const Layer& layer, const Back& back) {
             if (row / B >= lengths[row % B]) rows[i] = static_cast<T>(0.0f);
         });
     }
+    if (back.wants_c_0) back.d_c_0 = layer.template narrowed_to<T, C>(d_c, dtype(layer.c_0));
     if (!back.d_h_0.defined() || B * H == 0) return;
     call("aten::mm", "out", recent, layer.weight_hh, back.d_h_0);
     if (layer.lengths.defined() || steps == 0) {
@@ -243,11 +259,19 @@ Tensor recurrent_gradient(const Layer& layer, const Back& back) {
     const Tensor out = aten::mm(aten::t(aten::narrow(back.grad_gates, 0, layer.reverse ? 0 : skip, N - skip)),
                                 aten::narrow(rows, 0, layer.reverse ? skip : 0, N - skip));
     if (N == 0) return out;
-    // Zeros too, where there is no h_0: times a gradient that is not finite they are not zero.
-    const Tensor first = layer.h_0.defined() ? layer.h_0 : empty({B, H}, layer.type());
-    if (!layer.h_0.defined()) clear(first);
-    const Tensor start = aten::mm(aten::t(aten::narrow(back.grad_gates, 0, layer.reverse ? N - skip : 0, skip)), first);
     T* to = data<T>(out);
+    if (!layer.h_0.defined()) {
+        // It begins with zeros, which times a gradient that is not finite are not zero.
+        const T* first = data<const T>(back.grad_gates) + (layer.reverse ? N - skip : 0) * 3 * H;
+        for_each(3 * H, [=] __device__(int64_t j) {
+            C sum = 0;
+            for (int64_t b = 0; b < skip; ++b) sum += C(0) * static_cast<C>(first[b * 3 * H + j]);
+            for (int64_t k = 0; sum != C(0) && k < H; ++k) to[j * H + k] = static_cast<T>(sum);
+        });
+        return out;
+    }
+    const Tensor start =
+        aten::mm(aten::t(aten::narrow(back.grad_gates, 0, layer.reverse ? N - skip : 0, skip)), layer.h_0);
     const T* more = data<const T>(start);
     for_each(out.numel(),
              [=] __device__(int64_t i) { to[i] = static_cast<T>(static_cast<C>(to[i]) + static_cast<C>(more[i])); });
@@ -258,7 +282,6 @@ template <class T>
 Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
                    const OptionalTensor& grad_c_n, const OptionalTensor& grad_cells, const Tensor& output,
                    const Tensor& tape, bool recompute, const Wanted& wanted) {
-    using C = Compute<T>;
     const int64_t H = layer.hidden(), steps = layer.steps(), B = layer.batch(), N = layer.rows();
     check(tape.size(2) == (recompute ? 1 : 4) * H && tape.size(0) == steps && output.size(0) == steps,
           "lltm_backward: tape must be what lltm_saving returned, got ", shape(tape));
@@ -267,17 +290,16 @@ Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const 
     back.d_output = Layer::whole(grad_output), back.d_h_n = Layer::whole(grad_h_n);
     back.d_cells = Layer::whole(grad_cells);
     back.grad_gates = empty({N, 3 * H}, layer.type());
-    back.d_c = layer.template numbers<T, C>(Layer::whole(grad_c_n));
+    back.d_c_n = Layer::whole(grad_c_n), back.wants_c_0 = wants(wanted, 6) && layer.c_0.defined();
     if (wants(wanted, 5) && layer.h_0.defined()) back.d_h_0 = empty({B, H}, layer.type());
     if (!persistent_backward<T>(layer, back)) looped_backward<T>(layer, back);
 
     Gradients out;
     auto& [x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0] = out;
-    h_0 = back.d_h_0;
-    if (wants(wanted, 6) && layer.c_0.defined()) c_0 = layer.template narrowed_to<T, C>(back.d_c, dtype(layer.c_0));
-    if (wants(wanted, 3) && layer.bias_ih.defined()) bias_ih = sum_of_rows(back.grad_gates);
-    if (wants(wanted, 4) && layer.bias_hh.defined())
-        bias_hh = bias_ih.defined() ? aten::clone(bias_ih) : sum_of_rows(back.grad_gates);
+    h_0 = back.d_h_0, c_0 = back.d_c_0;
+    const bool first = wants(wanted, 3) && layer.bias_ih.defined(),
+               second = wants(wanted, 4) && layer.bias_hh.defined();
+    if (first || second) std::tie(bias_ih, bias_hh) = sums_of_rows<T>(back.grad_gates, first, second);
     if (wants(wanted, 2)) weight_hh = recurrent_gradient<T>(layer, back);
     if (wants(wanted, 1)) weight_ih = aten::mm(aten::t(back.grad_gates), layer.inputs());
     if (wants(wanted, 0)) x = aten::reshape(aten::mm(back.grad_gates, layer.weight_ih), {steps, B, layer.x.size(2)});
@@ -318,6 +340,26 @@ Gradients lltm_backward_cuda(const OptionalTensor& grad_output, const OptionalTe
     });
 }
 
+std::string path_of(const Tensor& x, const Tensor& weight_hh, bool forward) {
+    return dispatch(floating, dtype(x), [&](auto zero) {
+        return persist::path<decltype(zero)>(x.size(0), x.size(1), weight_hh.size(1), forward);
+    });
+}
+
+std::string explain(const Tensor& x, const Tensor&, const Tensor& weight_hh, const OptionalTensor&,
+                    const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool,
+                    bool, bool) {
+    return path_of(x, weight_hh, true);
+}
+
+std::string explain_saving(const Tensor& x, const Tensor&, const Tensor& weight_hh, const OptionalTensor&,
+                           const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                           bool, bool, bool) {
+    return path_of(x, weight_hh, true) + "; its gradient: " + path_of(x, weight_hh, false);
+}
+
 OPWRIGHT_KERNEL(lltm, CUDA, lltm_cuda);
+OPWRIGHT_EXPLAINS(lltm, CUDA, lltm_cuda, explain);
+OPWRIGHT_EXPLAINS(lltm_saving, CUDA, lltm_saving_cuda, explain_saving);
 OPWRIGHT_KERNEL(lltm_saving, CUDA, lltm_saving_cuda);
 OPWRIGHT_KERNEL(lltm_backward, CUDA, lltm_backward_cuda);

@@ -5,7 +5,7 @@
 
 namespace lltm {
 
-// i, o and g after their functions.
+// i and o after their functions, g before it: elu' of a rounded elu would have lost its digits near -1.
 template <class C>
 struct Gates {
     C i, o, g;
@@ -13,12 +13,19 @@ struct Gates {
 
 __device__ __forceinline__ float expm1_of(float x) { return ::expm1f(x); }
 __device__ __forceinline__ double expm1_of(double x) { return ::expm1(x); }
+__device__ __forceinline__ float exp_of(float x) { return ::expf(x); }
+__device__ __forceinline__ double exp_of(double x) { return ::exp(x); }
 __device__ __forceinline__ float tanh_of(float x) { return ::tanhf(x); }
 __device__ __forceinline__ double tanh_of(double x) { return ::tanh(x); }
 
 template <class C>
 __device__ __forceinline__ Gates<C> activate(C i, C o, C g) {
-    return {simd::sigmoid(i), simd::sigmoid(o), g > C(0) ? g : expm1_of(g)};
+    return {simd::sigmoid(i), simd::sigmoid(o), g};
+}
+
+template <class C>
+__device__ __forceinline__ C elu_of(C x) {
+    return x > C(0) ? x : expm1_of(x);
 }
 
 // From the gradients of h and c after the step to those of the pre-activations and of c before it.
@@ -26,7 +33,8 @@ template <class C>
 __device__ __forceinline__ Gates<C> gradients(const Gates<C>& z, C c, C d_h, C& d_c) {
     const C t = tanh_of(c);
     d_c += d_h * z.o * (C(1) - t * t);
-    return {d_c * z.g * z.i * (C(1) - z.i), d_h * t * z.o * (C(1) - z.o), d_c * z.i * (z.g > C(0) ? C(1) : z.g + C(1))};
+    return {d_c * elu_of(z.g) * z.i * (C(1) - z.i), d_h * t * z.o * (C(1) - z.o),
+            d_c * z.i * (z.g > C(0) ? C(1) : exp_of(z.g))};
 }
 
 // A tensor whose elements are T's or, where the state is kept wider, C's; null for none.
@@ -57,12 +65,5 @@ struct Either {
         }
     }
 };
-
-// As PyTorch's sum over the rows, which takes 96 MiB of memory beside.
-inline Tensor sum_of_rows(const Tensor& x) {
-    Layout columns;
-    columns.dim = 1, columns.size[0] = x.size(1);
-    return sum_to(columns, [] __device__(auto v) { return v; }, x);
-}
 
 }  // namespace lltm

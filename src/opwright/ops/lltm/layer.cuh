@@ -42,6 +42,11 @@ struct Layer {
     int64_t hidden() const { return weight_hh.size(1); }
     int64_t rows() const { return steps() * batch(); }
     DType type() const { return dtype(x); }
+    // The gates' part of a tape, which is all gates, then all cell states.
+    Tensor gates_of(const Tensor& tape) const {
+        const aten::Sizes sizes{rows(), 3 * hidden()}, strides{3 * hidden(), 1};
+        return call("aten::as_strided", "", tape, sizes, strides, std::optional<int64_t>());
+    }
     Tensor inputs() const { return aten::reshape(x, {rows(), x.size(2)}); }
     bool is_half() const { return type() == DType::Half || type() == DType::BFloat16; }
     // The part of all gates that does not wait for the step before: one product. Half numbers are rounded once, with

@@ -71,7 +71,7 @@ class Steps:
         return linear(self.x, self.weight_ih, self.bias_ih)
 
     def forward(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Output, h_n, c_n, cells and gates."""
+        """Output, h_n, c_n, cells and gates: i and o after their functions, g before it."""
         z = self.project()
         wide = torch.promote_types(z.dtype, torch.float32)
         h = z.new_zeros(self.batch, self.hidden) if self.h_0 is None else _fresh(self.h_0, z.dtype)
@@ -80,8 +80,8 @@ class Steps:
         hs, cs, gates = ([part] * len(self.order) for part in (h, c, h))
         for t in self.order:
             i, o, g = (z[t] + linear(h, self.weight_hh, self.bias_hh)).to(wide).chunk(3, 1)
-            i, o, g = torch.sigmoid(i), torch.sigmoid(o), elu(g)
-            c_t = c + g * i
+            i, o = torch.sigmoid(i), torch.sigmoid(o)
+            c_t = c + elu(g) * i
             h_t = (torch.tanh(c_t) * o).to(z.dtype)
             hs[t], cs[t], gates[t] = h_t, c_t, torch.cat((i, o, g), 1)
             on = self.running(t)
@@ -113,21 +113,22 @@ class Steps:
         d_c = state.to(wide) if grad_c_n is None else _fresh(grad_c_n, wide)
         before = self.states_before(state if self.h_0 is None else self.h_0.to(dtype), output)
         z = self.project() if recompute else tape
+        # elu' of a rounded elu would have lost its digits near -1, so that the tape has g before its function.
+        gates, cells = (None, tape) if recompute else unwound(tape)
         d = [state] * len(self.order)
         for t in reversed(self.order):
             on = self.running(t)
-            if recompute:
-                gates = (z[t] + linear(before[t], self.weight_hh, self.bias_hh)).to(wide)
-                i, o, g = gates.chunk(3, 1)
-                i, o, g, c = torch.sigmoid(i), torch.sigmoid(o), elu(g), tape[t].to(wide)
+            if gates is None:
+                i, o, g = (z[t] + linear(before[t], self.weight_hh, self.bias_hh)).to(wide).chunk(3, 1)
+                i, o = torch.sigmoid(i), torch.sigmoid(o)
             else:
-                i, o, g, c = tape[t].to(wide).chunk(4, 1)
-            tanh = torch.tanh(c)
+                i, o, g = gates[t].to(wide).chunk(3, 1)
+            tanh = torch.tanh(cells[t].to(wide))
             e_h = d_h if grad_output is None else d_h + grad_output[t]
             e_c = d_c + e_h * o * (1 - tanh * tanh)
             e_c = e_c if grad_cells is None else e_c + grad_cells[t]
-            d_g = e_c * i * torch.where(g > 0, 1, g + 1)  # elu' = elu + 1 below zero
-            d[t] = torch.cat((e_c * g * i * (1 - i), e_h * tanh * o * (1 - o), d_g), 1).to(dtype)
+            d_g = e_c * i * torch.exp(g.clamp(max=0))  # elu'
+            d[t] = torch.cat((e_c * elu(g) * i * (1 - i), e_h * tanh * o * (1 - o), d_g), 1).to(dtype)
             back = (d[t] @ self.weight_hh).to(wide)
             if on is not None:
                 d[t] = torch.where(on, d[t], 0)
@@ -147,6 +148,19 @@ class Steps:
             return before
         last = torch.arange(1, len(self.order) + 1, device=output.device)[:, None] >= self.lengths
         return torch.where(last[..., None], first, before)
+
+
+def wound(gates: Tensor, cells: Tensor) -> Tensor:
+    """The tape: all gates of all steps, then all cell states, so that each is a matrix that products write whole."""
+    return torch.cat((gates.reshape(-1), cells.reshape(-1))).reshape(*cells.shape[:2], 4 * cells.shape[2])
+
+
+def unwound(tape: Tensor) -> tuple[Tensor, Tensor]:
+    """Gates and cell states of a tape."""
+    steps, batch, width = tape.shape
+    hidden = width // 4
+    gates, cells = tape.reshape(-1).split((steps * batch * 3 * hidden, steps * batch * hidden))
+    return gates.reshape(steps, batch, 3 * hidden), cells.reshape(steps, batch, hidden)
 
 
 def _fresh(x: Tensor, dtype: torch.dtype) -> Tensor:

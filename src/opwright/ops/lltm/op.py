@@ -9,7 +9,7 @@ from torch.nn.functional import linear
 
 import opwright as ow
 
-from .loop import Steps
+from .loop import Steps, wound
 
 
 class Sequence(NamedTuple):
@@ -88,8 +88,9 @@ def _(
 ) -> Any:
     run = Steps(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse)
     output, h_n, c_n, cells, gates = run.forward()
-    tape = cells if recompute else torch.cat((gates, cells), 2)
-    return output, h_n, c_n, cells if all_cells else None, tape.to(output.dtype)
+    dtype = output.dtype
+    tape = cells.to(dtype) if recompute else wound(gates.to(dtype), cells.to(dtype))
+    return output, h_n, c_n, cells if all_cells else None, tape
 
 
 @lltm.gradient
@@ -261,3 +262,4 @@ lltm.kernel_files("cpu.cpp", domain=DOMAIN, backward=GRADIENT_DOMAIN, options=BU
 # The persistent kernels, unrolled for their sizes, would be 10 MB for one GPU, a sixth of that compressed.
 ON_GPU = ow.Options(sources=("half.cu", "bfloat16.cu", "single.cu"), nvccflags=("-compress-mode=size",))
 lltm.kernel_files("cuda.cu", domain=DOMAIN, backward=GRADIENT_DOMAIN, options=ON_GPU)
+lltm.shard("-> output[t, b, h] h_n[b, h] c_n[b, h] cells[t, b, h] tape[t, b, _]", over="b")

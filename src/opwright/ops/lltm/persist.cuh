@@ -8,6 +8,7 @@
 
 #include "layer.cuh"
 #include "persist.h"
+#include "replay.cuh"
 
 namespace lltm::persist {
 
@@ -84,11 +85,15 @@ struct Choice {
     explicit operator bool() const { return kernel != nullptr; }
 };
 
+inline int64_t slices_of(const Kernel& kernel, int64_t hidden) {
+    return ceil_div(ceil_div(hidden, kernel.units), kernel.multiple) * kernel.multiple;
+}
+
 inline Choice cheapest(const Table& table, int64_t steps, int64_t batch, int64_t hidden) {
     Choice best;
     for (const Kernel& kernel : table) {
         if (hidden > kernel.most_hidden) continue;
-        const int64_t slices = ceil_div(ceil_div(hidden, kernel.units), kernel.multiple) * kernel.multiple;
+        const int64_t slices = slices_of(kernel, hidden);
         const int64_t at_once = room(kernel, static_cast<int>(hidden)) / slices, groups = ceil_div(batch, kernel.rows);
         if (at_once == 0) continue;
         const int64_t launches = ceil_div(groups, at_once);
@@ -100,22 +105,33 @@ inline Choice cheapest(const Table& table, int64_t steps, int64_t batch, int64_t
     return best;
 }
 
-// What the looped path takes: launches, which the host makes at its own pace, or the product where that is longer.
+// What the looped path takes, fitted to the H200: the product and a kernel for the gates. Few steps are launched by the
+// host at its own pace; many are a graph, which takes some time to make.
 inline double looped_microseconds(bool half, int64_t steps, int64_t batch, int64_t hidden) {
     const double flops = 6.0 * static_cast<double>(batch) * static_cast<double>(hidden * hidden);
-    return static_cast<double>(steps) * (half ? std::max(14.0, 6 + flops / 300e6) : 12 + flops / 35e6);
+    const double step = half ? 6.4 + flops / 450e6 : 9 + flops / 31e6;
+    if (steps < least_replayed) return static_cast<double>(steps) * std::max(14.0, step);
+    return 400 + static_cast<double>(steps) * step;
 }
 
-// The kernel for a call. OPWRIGHT_LLTM=looped and =persistent say which path it must take.
+// Whether OPWRIGHT_LLTM says that the path must be this one.
+inline bool told(const char* path) {
+    const char* const said = std::getenv("OPWRIGHT_LLTM");
+    return said && !std::strcmp(said, path);
+}
+
+// Offsets within a step have 32 bits.
+inline bool is_small(int64_t steps, int64_t batch, int64_t hidden) {
+    return hidden <= 1 << 20 && batch <= INT_MAX / (hidden * 8) && steps < INT_MAX / 2;
+}
+
+// The kernel for a call.
 template <class T>
 Choice choose(const Layer& layer, bool forward) {
     const int64_t steps = layer.steps(), B = layer.batch(), H = layer.hidden();
-    constexpr int64_t most = INT_MAX;
-    const char* const told = std::getenv("OPWRIGHT_LLTM");
-    const bool must = told && !std::strcmp(told, "persistent");
-    if (std::is_same_v<T, double> || steps * B * H == 0 || (told && !std::strcmp(told, "looped"))) return {};
-    const bool small = H <= 1 << 20 && B <= most / (H * 8) && steps < most / 2;  // offsets within a step have 32 bits
-    const Choice best = small ? cheapest(kernels<T>(forward), steps, B, H) : Choice();
+    const bool must = told("persistent");
+    if (std::is_same_v<T, double> || steps * B * H == 0 || told("looped")) return {};
+    const Choice best = is_small(steps, B, H) ? cheapest(kernels<T>(forward), steps, B, H) : Choice();
     check(best || !must, "lltm: the weights of ", H, " hidden units in ", name(dtype_of<T>),
           " do not fit on this GPU, or it cannot run as many blocks at once");
     return must || best.microseconds < looped_microseconds(sizeof(T) == 2, steps, B, H) ? best : Choice();

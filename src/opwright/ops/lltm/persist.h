@@ -18,30 +18,28 @@ struct Walk {
 // T: the elements, uint16_t for half precisions.
 template <class T>
 struct Forward : Walk {
-    T* gates;  // [steps, batch, gates_width]: pre-activations from the input in; gates out, where they are kept
-    int gates_width;
+    T* gates;  // [steps, batch, 3 hidden]: pre-activations from the input in; gates out, where they are kept
     bool keep_gates;
-    T* kept_c;  // [steps, batch, c_width] or null
-    int c_width;
+    T* kept_c;                             // [steps, batch, hidden] or null
     const T *weights, *bias_ih, *bias_hh;  // [3 hidden, hidden], [3 hidden] or null
     const T* h_0;                          // [batch, hidden] or null
     T *output, *h_n;
-    float* c;     // [batch, hidden]: the first in, the last out
-    void* cells;  // [steps, batch, hidden] or null
-    bool cells_are_wide;
+    // The state, of floats where it is wide and else of T's: [batch, hidden], [steps, batch, hidden]; null for none.
+    const void* c_0;
+    void *c_n, *cells;  // c_n: always there
+    bool is_wide;
     uint4* exchange;  // zeros
 };
 
 template <class T>
 struct Backward : Walk {
     const T* weights;  // [3 hidden, hidden]
-    const T* gates;    // [steps, batch, gates_width]: i, o, g; may be grad_gates itself
-    const T* kept_c;   // [steps, batch, c_width]
-    int gates_width, c_width;
-    const T *grad_output, *grad_h_n;  // or null
-    const void* grad_cells;           // or null
-    bool cells_are_wide;
-    float* grad_c;  // [batch, hidden]: of the last in, of the first out
+    const T* gates;    // [steps, batch, 3 hidden]: i, o, and g before its function; may be grad_gates itself
+    const T* kept_c;   // [steps, batch, hidden]
+    const T *grad_output, *grad_h_n;    // or null
+    const void *grad_cells, *grad_c_n;  // or null; of floats where they are wide
+    void* grad_c_0;
+    bool cells_are_wide, c_n_is_wide, c_0_is_wide;
     T* grad_gates;  // [steps, batch, 3 hidden]
     T* grad_h_0;    // or null
     uint4* exchange;

@@ -57,10 +57,9 @@ struct BackwardKernel {
         const Place<P> at(block, p);
         const int H = at.hidden, lane = at.lane, steps = pinned(p.steps);
         const int64_t here = int64_t(at.b) * H + at.j;
-        const int width = pinned(p.gates_width), gates_step = pinned(at.batch * p.gates_width * 2);
-        const int c_width = pinned(p.c_width), c_step = pinned(at.batch * p.c_width * 2);
+        const int width = pinned(3 * H), gates_step = pinned(at.batch * H * 6);
         const uint16_t* const gates = pinned(p.gates + int64_t(at.b) * width + at.j);
-        const uint16_t* const kept_c = pinned(p.kept_c + int64_t(at.b) * c_width + at.j);
+        const uint16_t* const kept_c = pinned(p.kept_c + here);
         const void* const d_cells = pinned(p.grad_cells);
         const bool wide = p.cells_are_wide;
         const uint16_t* const d_output = pinned(p.grad_output ? p.grad_output + here : nullptr);
@@ -75,7 +74,8 @@ struct BackwardKernel {
         Factors f[items];
         Raw raw[items];
 #pragma unroll
-        for (int i = 0; i < items; ++i) d_c[i] = at.has(i) ? p.grad_c[here + at.apart(i, H)] : 0.0f;
+        for (int i = 0; i < items; ++i)
+            d_c[i] = at.has(i) && p.grad_c_n ? persist::at<T>(p.grad_c_n, p.c_n_is_wide, here + at.apart(i, H)) : 0.0f;
         const auto load = [&](int s) {
 #pragma unroll
             for (int i = 0; i < items; ++i) {
@@ -84,7 +84,7 @@ struct BackwardKernel {
 #pragma unroll
                 for (int g = 0; g < 3; ++g)
                     raw[i].gates[g] = there ? __ldcs(beyond(gates, when * gates_step) + at.apart(i, width) + g * H) : 0;
-                raw[i].gates[3] = there ? __ldg(beyond(kept_c, when * c_step) + at.apart(i, c_width)) : 0;
+                raw[i].gates[3] = there ? __ldg(beyond(kept_c, when * row_step) + at.apart(i, H)) : 0;
                 raw[i].d_output = there && d_output ? __ldg(beyond(d_output, when * row_step) + at.apart(i, H)) : 0;
                 raw[i].d_cell = 0;
                 if (there && d_cells) {
@@ -157,8 +157,8 @@ struct BackwardKernel {
         for (int i = 0; i < items; ++i) {
             const float in = N::wide(raw[i].gates[0]), out = N::wide(raw[i].gates[1]), g = N::wide(raw[i].gates[2]),
                         t = tanh_of(N::wide(raw[i].gates[3]));
-            f[i] = {out * (1.0f - t * t),     g * in * (1.0f - in),
-                    t * out * (1.0f - out),   in * (g > 0.0f ? 1.0f : g + 1.0f),
+            f[i] = {out * (1.0f - t * t),     elu(g) * in * (1.0f - in),
+                    t * out * (1.0f - out),   in * (g > 0.0f ? 1.0f : exp2_of(log2_e * g)),
                     N::wide(raw[i].d_output), wide ? __uint_as_float(raw[i].d_cell) : N::wide(uint16_t(raw[i].d_cell))};
         }
     }
@@ -182,7 +182,7 @@ struct BackwardKernel {
         for (int i = 0; i < items; ++i) {
             if (!at.has(i)) continue;
             const int64_t mine = here + at.apart(i, at.hidden);
-            p.grad_c[mine] = d_c[i];
+            if (p.grad_c_0) put_at<T>(p.grad_c_0, p.c_0_is_wide, mine, d_c[i]);
             if (p.grad_h_0)
                 p.grad_h_0[mine] = at.length[i % NT] > 0 ? N::narrow(sum[i][0]) : p.grad_h_n ? p.grad_h_n[mine] : 0;
         }

@@ -94,7 +94,7 @@ struct ForwardKernel {
         const int H = at.hidden, lane = at.lane, steps = pinned(p.steps);
         // Where the first item's numbers are at step 0, and how many bytes on at the next.
         const int64_t here = int64_t(at.b) * H + at.j;
-        const int width = pinned(p.gates_width), gates_step = pinned(at.batch * p.gates_width * 2);
+        const int width = pinned(3 * H), gates_step = pinned(at.batch * H * 6);
         const uint16_t* const gates = pinned(p.gates + int64_t(at.b) * width + at.j);
         const int row_step = pinned(at.batch * H * 2);
         // Of each 16 hidden units lanes 0 to 3 write the words of the first batch rows, the next four those of the
@@ -113,9 +113,9 @@ struct ForwardKernel {
         const bool keeps = p.keep_gates || p.kept_c;
         uint16_t* const kept = pinned(b >= at.batch              ? nullptr
                                       : kind < 3 && p.keep_gates ? p.gates + int64_t(b) * width + kind * H + j
-                                      : kind == 3 && p.kept_c    ? p.kept_c + int64_t(b) * p.c_width + j
+                                      : kind == 3 && p.kept_c    ? p.kept_c + int64_t(b) * H + j
                                                                  : nullptr);
-        const int kept_step = pinned(kind < 3 ? gates_step : at.batch * p.c_width * 2);
+        const int kept_step = pinned(kind < 3 ? gates_step : row_step);
         void* const cells = pinned(p.cells);
         float* const bias = reinterpret_cast<float*>(block.rest() + P::stage_bytes) + at.q * 32 + lane;
 
@@ -125,7 +125,7 @@ struct ForwardKernel {
 #pragma unroll
         for (int i = 0; i < items; ++i) {
             const int64_t mine = here + at.apart(i, H);
-            c[i] = at.has(i) ? p.c[mine] : 0.0f;
+            c[i] = at.has(i) && p.c_0 ? persist::at<T>(p.c_0, p.is_wide, mine) : 0.0f;
             h[i] = at.has(i) && p.h_0 ? p.h_0[mine] : 0;
 #pragma unroll
             for (int g = 0; g < 3; ++g)
@@ -153,8 +153,8 @@ struct ForwardKernel {
                 for (int i = ht * NT; i < (ht + 1) * NT; ++i) {
                     in[i] = sigmoid((pre[i][0] + nothing) + at.total(v[i % NT][0]));
                     out[i] = sigmoid((pre[i][1] + nothing) + at.total(v[i % NT][1]));
-                    candidate[i] = elu((pre[i][2] + nothing) + at.total(v[i % NT][2]));
-                    const float next = fmaf(candidate[i], in[i], c[i]);
+                    candidate[i] = (pre[i][2] + nothing) + at.total(v[i % NT][2]);
+                    const float next = fmaf(elu(candidate[i]), in[i], c[i]);
                     const uint16_t rounded = N::narrow(tanh_of(next) * out[i]);
                     c[i] = at.on(i, s) ? next : c[i];
                     h[i] = at.on(i, s) ? rounded : h[i];
@@ -198,20 +198,19 @@ struct ForwardKernel {
                 for (int i = 0; i < items; ++i) {
                     if (!at.has(i)) continue;
                     const int64_t to = int64_t(at.when(i, s)) * at.batch * H + here + at.apart(i, H);
-                    const float value = at.on(i, s) ? c[i] : 0.0f;
-                    if (p.cells_are_wide) {
-                        static_cast<float*>(cells)[to] = value;
-                    } else {
-                        static_cast<uint16_t*>(cells)[to] = N::narrow(value);
-                    }
+                    put_at<T>(cells, p.is_wide, to, at.on(i, s) ? c[i] : 0.0f);
                 }
             }
             add(raw, bias, pre);
             load(at, gates, width, gates_step, s + 2, raw);
         }
 #pragma unroll
-        for (int i = 0; i < items; ++i)
-            if (at.has(i)) p.c[here + at.apart(i, H)] = c[i], p.h_n[here + at.apart(i, H)] = h[i];
+        for (int i = 0; i < items; ++i) {
+            if (!at.has(i)) continue;
+            const int64_t mine = here + at.apart(i, H);
+            put_at<T>(p.c_n, p.is_wide, mine, c[i]);
+            p.h_n[mine] = h[i];
+        }
     }
 
     // A lane's part of a tile of weights. The four columns of lanes have 8 hidden units each of a chunk of 32, so that

@@ -69,14 +69,7 @@ struct Place {
     }
     __device__ __forceinline__ void parts(int d, int i, int g, float4 (&v)[2]) const {
         const uint32_t at = sums + ((d * P::HT + i / P::NT) * P::Gates + g) * (P::NT * 4096) + i % P::NT * 4096;
-        asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
-                     : "=f"(v[0].x), "=f"(v[0].y), "=f"(v[0].z), "=f"(v[0].w)
-                     : "r"(at)
-                     : "memory");
-        asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
-                     : "=f"(v[1].x), "=f"(v[1].y), "=f"(v[1].z), "=f"(v[1].w)
-                     : "r"(at ^ 16)
-                     : "memory");
+        v[0] = load_shared(at), v[1] = load_shared(at ^ 16);
     }
 
     // After the block's `count`-th product: what it comes to for the thread's items, over all of K.

@@ -12,7 +12,8 @@ namespace lltm::persist {
 
 constexpr int threads32 = warps * 32, slice32 = 8;
 
-__device__ __forceinline__ float exact_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+// To some two units in the last place: a quotient that is rounded right takes three times as long as all else.
+__device__ __forceinline__ float exact_sigmoid(float x) { return one_over(1.0f + expf(-x)); }
 __device__ __forceinline__ float exact_elu(float x) { return x > 0.0f ? x : expm1f(x); }
 
 template <int Rows, int LN_, int NR_, int C_>
@@ -20,64 +21,96 @@ struct Plan32 {
     static constexpr int LN = LN_, NR = NR_, C = C_, N = LN * NR, M = Rows * slice32 * C;
     // Groups of lanes by rows: few, so that a lane has many rows: what bounds the product is shared memory's speed.
     static constexpr int LM = LN == 8 ? 2 : 4, KK = 32 / (LM * LN), MR = M / LM;
+    // Rows that a lane has after the lanes that split the sum have added up: half of them where two do.
+    static constexpr int summed = KK == 2 ? MR / 2 : MR;
+    // Numbers from a row of sums to the next: with N itself eight rows would lie in the same four banks.
+    static constexpr int apart = N + 4;
     static constexpr int quads = N / 4;                  // four batch rows each
     static constexpr int workers = slice32 * quads;      // threads that do the gates, of four batch rows each
     static constexpr int words = Rows == 3 ? quads : N;  // of the exchange, to a hidden unit
     // What a warp takes from the exchange at a time: `turn` words a lane, `terms` hidden units; `ahead` turns on their
-    // way (with 64 batch rows a third does not fit the registers: 26.5 for 19.7 µs a step).
+    // way, with 64 batch rows as many as fit the registers backward.
     static constexpr int turn = N == 64 ? 4 : 2, terms = turn * 32 / words, ahead = N == 64 ? 2 : 3;
     static __host__ __device__ constexpr int per_warp(int sum) {  // hidden units of the sum, in whole turns
         return (sum + warps * terms - 1) / (warps * terms) * terms;
     }
-    static constexpr int stage_bytes = turn * 512;
+    static constexpr int stage_bytes = 2 * turn * 512;
     static __host__ __device__ constexpr int shared_bytes(int hidden) {
         const int sum = ((hidden + 8 * C - 1) / (8 * C)) * 8;
-        return per_warp(sum) * warps * (Rows == 3 ? 1 : 3) * M * 4 + warps * M * N * 4 +
-               (C > 1 ? 2 * C * slice32 * N * 4 : 0) + warps * stage_bytes + 16;
+        return per_warp(sum) * warps * (Rows == 3 ? 1 : 3) * M * 4 + warps * M * apart * 4 +
+               (C > 1 ? 2 * C * slice32 * apart * 4 : 0) + warps * stage_bytes + 16;
     }
 };
 
 // A warp's way through its part of the exchange: words from L2 to registers, some turns ahead, then to shared memory.
+// What is done for each word costs as much as the products do: so a turn's words are looked at together, whole turns
+// have no lane without a word, and addresses are steps of one pointer.
 template <class P>
 struct Stream {
-    const uint4* from;  // of this lane
-    int there;          // words to come for this lane's warp, counted from its lane 0's
-    uint4 w[P::ahead][P::turn];
-    uint4* stage;  // of this warp
+    static constexpr int size = P::turn * 32;  // words to a turn
+    const uint4* from;                         // of this lane
+    int there;                                 // words to come for this lane's warp, counted from its lane 0's
+    uint32_t stage;                            // of this warp, in shared memory
 
-    __device__ __forceinline__ void fetch(int turn, uint4 (&to)[P::turn]) const {
+    using Turn = uint4[P::turn];
+
+    // Asks again for a turn's words that are not there, of the first `there`.
+    template <class Words>
+    static __device__ __forceinline__ void await(const Words& words, const uint4* from, int there, Turn& w) {
 #pragma unroll
-        for (int i = 0; i < P::turn; ++i) {
-            const int at = (turn * P::turn + i) * 32;
-            to[i] = at + int(threadIdx.x % 32) < there ? load_word(from + at) : uint4{};
-        }
+        for (int i = 0; i < P::turn; ++i)
+            for (uint32_t tries = 0; i * 32 < there && words.missing(w[i]); w[i] = load_word(from + i * 32))
+                if (++tries > most_turns) __trap();
     }
-    // Calls use(turn) with the words of each turn in `stage`.
-    template <class Ready, class Plain, class Use>
-    __device__ __forceinline__ void run(int turns, const Ready& ready, const Plain& plain, const Use& use) {
-        const int lane = threadIdx.x % 32;
+    // Calls use(turn, at) with the words of each turn in `stage`, `at` bytes from its beginning. That has room for two
+    // turns: the words of one are put there while those before are worked on.
+    template <class Words, class Use>
+    __device__ __forceinline__ void run(const Words& words, const Use& use) const {
+        const int lane = int(threadIdx.x % 32), whole = max(there, 0) / size;
+        const uint32_t to = pinned(stage + lane * 16);
+        const uint4* next = pinned(from);
+        Turn w[P::ahead] = {};
+        const auto fetch = [&](Turn& w, bool more) {
 #pragma unroll
-        for (int u = 0; u < P::ahead; ++u)
-            if (u < turns) fetch(u, w[u]);
-        for (int t = 0; t < turns; t += P::ahead)
+            for (int i = 0; i < P::turn; ++i) load_word_where(more, next + i * 32, w[i]);
+            next += size;
+        };
+        const auto put = [&](Turn& w, const uint4* from, int there, uint32_t at) {
+            if (!words.take(w)) await(words, from, there, w), words.make_plain(w);
+#pragma unroll
+            for (int i = 0; i < P::turn; ++i) store_shared(to + at + i * 512, w[i]);
+        };
+#pragma unroll
+        for (int u = 0; u < P::ahead; ++u) fetch(w[u], u < whole);
+        if (whole > 0) {
+            put(w[0], next - P::ahead * size, size, 0);
+            fetch(w[0], P::ahead < whole);
+            __syncwarp();
+        }
+        for (int t = 0; t < whole; t += P::ahead)
 #pragma unroll
             for (int u = 0; u < P::ahead; ++u) {
-                if (t + u >= turns) break;
-#pragma unroll
-                for (int i = 0; i < P::turn; ++i) {
-                    const int at = ((t + u) * P::turn + i) * 32;
-                    if (at + lane < there)
-                        for (uint32_t tries = 0; !ready(w[u][i]); w[u][i] = load_word(from + at))
-                            if (++tries > most_turns) __trap();
+                const int turn = t + u;
+                const uint32_t at = turn % 2 * (size * 16);
+                if (turn >= whole) break;
+                if (turn + 1 < whole) {
+                    Turn& later = w[(u + 1) % P::ahead];
+                    put(later, next - P::ahead * size, size, size * 16 - at);
+                    fetch(later, turn + 1 + P::ahead < whole);
                 }
-                __syncwarp();  // all have used what was there
-#pragma unroll
-                for (int i = 0; i < P::turn; ++i) stage[i * 32 + lane] = plain(w[u][i]);
-                __syncwarp();
-                if (t + u + P::ahead < turns) fetch(t + u + P::ahead, w[u]);
-                use(t + u);
+                use(turn, at);
+                __syncwarp();  // the next are there, and these are done with
             }
-        __syncwarp();
+        if (const int rest = there - whole * size; rest > 0) {
+            const uint4* const last = from + whole * size;
+            Turn w = {};
+#pragma unroll
+            for (int i = 0; i < P::turn; ++i) load_word_where(i * 32 + lane < rest, last + i * 32, w[i]);
+            put(w, last, rest - lane, 0);
+            __syncwarp();
+            use(whole, 0);
+            __syncwarp();
+        }
     }
 };
 
@@ -105,29 +138,42 @@ struct Quad {
     }
 };
 
-// Adds up what lanes have that split the sum: those `Group` apart.
+// Adds up what lanes have that split the sum: those `Group` apart. Where two do, each adds up one half of the rows, and
+// the first MR / 2 of `acc` are its.
 template <int Group, int MR, int NR>
 __device__ __forceinline__ void across(float (&acc)[MR][NR]) {
+    if constexpr (Group == 16) {
+        const bool second = threadIdx.x % 32 >= 16;
 #pragma unroll
-    for (int apart = 16; apart >= Group; apart /= 2)
+        for (int i = 0; i < MR / 2; ++i)
 #pragma unroll
-        for (int i = 0; i < MR; ++i)
+            for (int q = 0; q < NR; ++q) {
+                const float theirs = second ? acc[i][q] : acc[i + MR / 2][q];
+                const float mine = second ? acc[i + MR / 2][q] : acc[i][q];
+                acc[i][q] = mine + __shfl_xor_sync(all_lanes, theirs, 16);
+            }
+    } else {
 #pragma unroll
-            for (int q = 0; q < NR; ++q) acc[i][q] += __shfl_xor_sync(all_lanes, acc[i][q], apart);
+        for (int apart = 16; apart >= Group; apart /= 2)
+#pragma unroll
+            for (int i = 0; i < MR; ++i)
+#pragma unroll
+                for (int q = 0; q < NR; ++q) acc[i][q] += __shfl_xor_sync(all_lanes, acc[i][q], apart);
+    }
 }
 
 template <int MR>
-__device__ __forceinline__ void take(const float* from, float (&a)[MR]) {
+__device__ __forceinline__ void take(uint32_t from, float (&a)[MR]) {
     if constexpr (MR % 4 == 0) {
 #pragma unroll
         for (int i = 0; i < MR; i += 4) {
-            const float4 v = *reinterpret_cast<const float4*>(from + i);
+            const float4 v = load_shared(from + i * 4);
             a[i] = v.x, a[i + 1] = v.y, a[i + 2] = v.z, a[i + 3] = v.w;
         }
     } else {
 #pragma unroll
         for (int i = 0; i < MR; i += 2) {
-            const float2 v = *reinterpret_cast<const float2*>(from + i);
+            const float2 v = load_shared_pair(from + i * 4);
             a[i] = v.x, a[i + 1] = v.y;
         }
     }
@@ -154,18 +200,59 @@ __device__ __forceinline__ uint4 marked32(const float (&h)[4], int step) {
     w[0] |= step & 2 ? 0 : top32, w[1] |= step & 2 ? top32 : 0;
     return {w[0], w[1], w[2], w[3]};
 }
-__device__ __forceinline__ bool is_step(const uint4& w, int step) {
-    return ((w.x & top32) | (w.y & top32) >> 1) == (step & 2 ? top32 >> 1 : top32);
-}
-__device__ __forceinline__ uint4 unmarked32(uint4 w) {
-    w.x &= ~top32, w.y &= ~top32;
-    if (w.z & top32) {
-        uint32_t v[4] = {w.x, w.y, w.z & ~top32, w.w};
+
+// The words of a step, forward: which of two bits is set says it, and a third that there is NaN inside. Taken from a
+// word that is there the bits are gone, and of one that is not one of them stays: so a look at all words of a turn and
+// their plain numbers are one operation.
+struct Marked {
+    uint32_t x, y;
+
+    explicit __device__ __forceinline__ Marked(int step) : x(step & 2 ? 0 : top32), y(step & 2 ? top32 : 0) {}
+    __device__ __forceinline__ bool missing(const uint4& w) const { return ((w.x ^ x) | (w.y ^ y)) & top32; }
+    // Plain numbers; true where that was all, false where a word is missing or has NaN: then they stay as they are.
+    template <int N>
+    __device__ __forceinline__ bool take(uint4 (&w)[N]) const {
+        uint32_t off = 0;
 #pragma unroll
-        for (int e = 0; e < 4; ++e) v[e] = (v[e] & 0x7fffffffu) == 0x3fffffffu ? 0x7fffffffu : v[e];
-        w = {v[0], v[1], v[2], v[3]};
+        for (int i = 0; i < N; ++i) {
+            w[i].x ^= x, w[i].y ^= y;
+            off |= w[i].x | w[i].y, off |= w[i].z;
+        }
+        if (!(off & top32)) return true;
+#pragma unroll
+        for (int i = 0; i < N; ++i) w[i].x ^= x, w[i].y ^= y;
+        return false;
     }
-    return w;
-}
+    // The same for words that are all there.
+    template <int N>
+    __device__ __forceinline__ void make_plain(uint4 (&w)[N]) const {
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            w[i].x &= ~top32, w[i].y &= ~top32;
+            if (!(w[i].z & top32)) continue;
+            w[i].z &= ~top32;
+            w[i] = {shown(w[i].x), shown(w[i].y), shown(w[i].z), shown(w[i].w)};
+        }
+    }
+    static __device__ __forceinline__ uint32_t shown(uint32_t v) {
+        return (v & 0x7fffffffu) == 0x3fffffffu ? 0x7fffffffu : v;
+    }
+};
+
+// Backward: they have its number.
+struct Numbered {
+    uint32_t step;
+
+    __device__ __forceinline__ bool missing(const uint4& w) const { return w.w != step; }
+    template <int N>
+    __device__ __forceinline__ bool take(uint4 (&w)[N]) const {
+        uint32_t off = 0;
+#pragma unroll
+        for (int i = 0; i < N; ++i) off |= w[i].w ^ step;
+        return !off;
+    }
+    template <int N>
+    __device__ __forceinline__ void make_plain(uint4 (&)[N]) const {}
+};
 
 }  // namespace lltm::persist

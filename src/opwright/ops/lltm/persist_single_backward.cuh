@@ -19,12 +19,12 @@ struct Backward32Kernel {
         const int made = p.slices * slice32, per_rank = made / C, per_warp = P::per_warp(per_rank),
                   K = per_warp * warps;
         float* const W = reinterpret_cast<float*>(shared);  // [K][3][M]: rows are hidden units of the cluster's blocks
-        float* const sums = W + K * 3 * P::M;               // [warps][M][N]
-        float* const inbox = sums + warps * P::M * N;       // 2 × [C][slice][N]
+        float* const sums = W + K * 3 * P::M;               // [warps][M][apart]
+        float* const inbox = sums + warps * P::M * P::apart;  // 2 × [C][slice][apart]
         Stream<P> stream;
-        stream.stage =
-            reinterpret_cast<uint4*>(inbox + (C > 1 ? 2 * C * slice32 * N : 0)) + warp * (P::stage_bytes / 16);
-        const uint32_t bell = shared_address(inbox + (C > 1 ? 2 * C * slice32 * N : 0)) + warps * P::stage_bytes;
+        stream.stage = shared_address(inbox + (C > 1 ? 2 * C * slice32 * P::apart : 0)) + warp * P::stage_bytes;
+        const uint32_t theirs = pinned(stream.stage + (kk * N + ln) * 16);  // what this lane multiplies with
+        const uint32_t bell = shared_address(inbox + (C > 1 ? 2 * C * slice32 * P::apart : 0)) + warps * P::stage_bytes;
         for (int i = threadIdx.x; i < K * 3 * P::M; i += threads32) {
             const int m = i % P::M, g = i / P::M % 3, k = i / (3 * P::M), l = rank * per_rank + k;
             const int j = (slice - rank) * slice32 + m;
@@ -40,14 +40,16 @@ struct Backward32Kernel {
         const int64_t slot = int64_t(groups) * made * N;
         uint4* const words = p.exchange + int64_t(group) * made * N;
         const int first = warp * per_warp;
-        const float* const mine = W + first * 3 * P::M + lm * MR;
+        const uint32_t mine = pinned(shared_address(W + (first + kk) * 3 * P::M + lm * MR));  // its first weights
         stream.there = min(per_warp, per_rank - first) * N;
         const Quad<P> at(p, group, slice);
         float d_c[4], d_h[4];
         float4 kept[4];
         float d_out[4], d_cell[4];
 #pragma unroll
-        for (int e = 0; e < 4; ++e) d_c[e] = at.has(e) ? p.grad_c[int64_t(at.b + e) * H + at.j] : 0.0f;
+        for (int e = 0; e < 4; ++e)
+            d_c[e] =
+                at.has(e) && p.grad_c_n ? static_cast<const float*>(p.grad_c_n)[int64_t(at.b + e) * H + at.j] : 0.0f;
         load(p, at, p.steps - 1, kept, d_out, d_cell);
 
         for (int done = 0; done <= p.steps; ++done) {
@@ -57,26 +59,22 @@ struct Backward32Kernel {
             if (done > 0) {
                 float acc[MR][NR] = {};
                 stream.from = words + (done & 1 ? slot : 0) + int64_t(rank * per_rank + first) * N + lane;
-                stream.run(
-                    per_warp / P::terms, [&](const uint4& w) { return w.w == uint32_t(done); },
-                    [](const uint4& w) { return w; },
-                    [&](int turn) {
+                stream.run(Numbered{uint32_t(done)}, [&](int turn, uint32_t at) {
 #pragma unroll
-                        for (int k = 0; k < P::terms; k += KK) {
-                            float4 v[NR];
+                    for (int k = 0; k < P::terms; k += KK) {
+                        float4 v[NR];
 #pragma unroll
-                            for (int q = 0; q < NR; ++q)
-                                v[q] = *reinterpret_cast<const float4*>(stream.stage + (k + kk) * N + q * LN + ln);
-                            times(mine + (turn * P::terms + k + kk) * 3 * P::M, v, acc);
-                        }
-                    });
+                        for (int q = 0; q < NR; ++q) v[q] = load_shared(theirs + at + (k * N + q * LN) * 16);
+                        times(mine + turn * (P::terms * 3 * P::M * 4) + k * (3 * P::M * 4), v, acc);
+                    }
+                });
                 across<P::LM * LN>(acc);
-                if (kk == 0) {
-                    float* const to = sums + (warp * P::M + lm * MR) * N + ln;
+                if (kk < MR / P::summed) {
+                    float* const to = sums + (warp * P::M + lm * MR + kk * P::summed) * P::apart + ln;
 #pragma unroll
-                    for (int i = 0; i < MR; ++i)
+                    for (int i = 0; i < P::summed; ++i)
 #pragma unroll
-                        for (int q = 0; q < NR; ++q) to[i * N + q * LN] = acc[i][q];
+                        for (int q = 0; q < NR; ++q) to[i * P::apart + q * LN] = acc[i][q];
                 }
                 __syncthreads();
                 if (threadIdx.x < P::workers) collect(done - 1, rank, sums, inbox, bell, d_h);
@@ -92,11 +90,11 @@ struct Backward32Kernel {
         if constexpr (C > 1) cluster_sync();
     }
 
-    static __device__ __forceinline__ void times(const float* row, const float4 (&v)[NR], float (&acc)[MR][NR]) {
+    static __device__ __forceinline__ void times(uint32_t row, const float4 (&v)[NR], float (&acc)[MR][NR]) {
 #pragma unroll
         for (int g = 0; g < 3; ++g) {
             float a[MR];
-            take(row + g * P::M, a);
+            take(row + g * (P::M * 4), a);
 #pragma unroll
             for (int i = 0; i < MR; ++i)
 #pragma unroll
@@ -109,7 +107,7 @@ struct Backward32Kernel {
         float4 t = {};
 #pragma unroll
         for (int w = 0; w < warps; ++w)
-            t = plus(t, *reinterpret_cast<const float4*>(sums + (w * P::M + m) * N + quad * 4));
+            t = plus(t, *reinterpret_cast<const float4*>(sums + (w * P::M + m) * P::apart + quad * 4));
         return t;
     }
     static __device__ __forceinline__ void collect(int count, int rank, const float* sums, float* inbox, uint32_t bells,
@@ -118,11 +116,11 @@ struct Backward32Kernel {
         float4 out = total(sums, rank * slice32 + m, quad);
         if constexpr (C > 1) {
             const uint32_t bell = bells + 8 * (count & 1);
-            float* const here = inbox + (count & 1) * C * slice32 * N + m * N + quad * 4;
+            float* const here = inbox + (count & 1) * C * slice32 * P::apart + m * P::apart + quad * 4;
             if (threadIdx.x == 0) mbarrier_expect(bell, (C - 1) * slice32 * N * 4);
             for (int d = 1; d < C; ++d) {
                 const int owner = (rank + d) % C;
-                const uint32_t there = address_in(shared_address(here + rank * slice32 * N), owner),
+                const uint32_t there = address_in(shared_address(here + rank * slice32 * P::apart), owner),
                                ring = address_in(bell, owner);
                 const float4 v = total(sums, owner * slice32 + m, quad);
                 send(there, v.x, ring), send(there + 4, v.y, ring), send(there + 8, v.z, ring),
@@ -131,7 +129,7 @@ struct Backward32Kernel {
             mbarrier_wait(bell, count >> 1 & 1);
             float4 all = {};
             for (int r = 0; r < C; ++r)
-                all = plus(all, r == rank ? out : *reinterpret_cast<const float4*>(here + r * slice32 * N));
+                all = plus(all, r == rank ? out : *reinterpret_cast<const float4*>(here + r * slice32 * P::apart));
             out = all;
         }
 #pragma unroll
@@ -144,9 +142,9 @@ struct Backward32Kernel {
         for (int e = 0; e < 4; ++e) {
             const bool there = at.on(e, s);
             const int64_t here = at.row(e, s) * p.hidden + at.j;
-            const float* const gates = p.gates + at.row(e, s) * p.gates_width + at.j;
+            const float* const gates = p.gates + at.row(e, s) * 3 * p.hidden + at.j;
             kept[e] = there ? float4{__ldcs(gates), __ldcs(gates + p.hidden), __ldcs(gates + 2 * p.hidden),
-                                     __ldg(p.kept_c + at.row(e, s) * p.c_width + at.j)}
+                                     __ldg(p.kept_c + here)}
                             : float4{};
             d_out[e] = there && p.grad_output ? __ldg(p.grad_output + here) : 0.0f;
             d_cell[e] = there && p.grad_cells ? __ldg(static_cast<const float*>(p.grad_cells) + here) : 0.0f;
@@ -164,7 +162,8 @@ struct Backward32Kernel {
             if (last && p.grad_h_n && at.has(e)) d_h += p.grad_h_n[int64_t(at.b + e) * p.hidden + at.j];
             const float i = kept[e].x, o = kept[e].y, g = kept[e].z, t = tanhf(kept[e].w);
             const float next = d_c[e] + d_cell[e] + d_h * o * (1.0f - t * t);
-            d[e] = {next * g * i * (1.0f - i), d_h * t * o * (1.0f - o), next * i * (g > 0.0f ? 1.0f : g + 1.0f), 0.0f};
+            d[e] = {next * exact_elu(g) * i * (1.0f - i), d_h * t * o * (1.0f - o),
+                    next * i * (g > 0.0f ? 1.0f : expf(g)), 0.0f};
             if (at.on(e, s))
                 d_c[e] = next;
             else
@@ -187,7 +186,7 @@ struct Backward32Kernel {
         for (int e = 0; e < 4; ++e) {
             if (!at.has(e)) continue;
             const int64_t here = int64_t(at.b + e) * p.hidden + at.j;
-            p.grad_c[here] = d_c[e];
+            if (p.grad_c_0) static_cast<float*>(p.grad_c_0)[here] = d_c[e];
             if (p.grad_h_0) p.grad_h_0[here] = at.length[e] > 0 ? d_h[e] : p.grad_h_n ? p.grad_h_n[here] : 0.0f;
         }
     }

@@ -32,6 +32,20 @@ struct Half<__nv_bfloat16> {
     static __device__ __forceinline__ uint16_t narrow(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
 };
 
+// A tensor of floats where it is wide, and else of T's.
+template <class T>
+__device__ __forceinline__ float at(const void* from, bool wide, int64_t i) {
+    return wide ? static_cast<const float*>(from)[i] : Half<T>::wide(static_cast<const uint16_t*>(from)[i]);
+}
+template <class T>
+__device__ __forceinline__ void put_at(void* to, bool wide, int64_t i, float value) {
+    if (wide) {
+        static_cast<float*>(to)[i] = value;
+    } else {
+        static_cast<uint16_t*>(to)[i] = Half<T>::narrow(value);
+    }
+}
+
 __device__ __forceinline__ uint32_t packed(uint16_t low, uint16_t high) { return low | uint32_t(high) << 16; }
 
 __device__ __forceinline__ float exp2_of(float x) {
@@ -71,6 +85,17 @@ __device__ __forceinline__ uint4 load_word(const uint4* from) {
     return {uint32_t(low), uint32_t(low >> 32), uint32_t(high), uint32_t(high >> 32)};
 }
 
+// Where `there`; else the word stays. Two ways that meet would cost a copy of each register.
+__device__ __forceinline__ void load_word_where(bool there, const uint4* from, uint4& w) {
+    uint64_t low = w.x | uint64_t(w.y) << 32, high = w.z | uint64_t(w.w) << 32;
+    asm volatile(
+        "{ .reg .b128 q; .reg .pred p; setp.ne.u32 p, %3, 0; mov.b128 q, {%0, %1};\n"
+        "@p ld.relaxed.gpu.global.b128 q, [%2];\nmov.b128 {%0, %1}, q; }"
+        : "+l"(low), "+l"(high)
+        : "l"(from), "r"(uint32_t(there)));
+    w = {uint32_t(low), uint32_t(low >> 32), uint32_t(high), uint32_t(high >> 32)};
+}
+
 __device__ __forceinline__ void store_word(uint4* to, uint4 w) {
     const uint64_t low = w.x | uint64_t(w.y) << 32, high = w.z | uint64_t(w.w) << 32;
     asm volatile("{ .reg .b128 q; mov.b128 q, {%1, %2}; st.relaxed.gpu.global.b128 [%0], q; }" ::"l"(to), "l"(low),
@@ -95,11 +120,15 @@ __device__ __forceinline__ V pinned(V x) {
 
 // Barriers of the block between the warps of the product and those of the gates: who arrives does not wait.
 enum : int { summed = 1, published = 3 };  // summed: two, for the first part of the rows and the second
-__device__ __forceinline__ void arrive(int barrier) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(threads) : "memory");
-}
 __device__ __forceinline__ void wait(int barrier) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(threads) : "memory");
+}
+__device__ __forceinline__ void arrive(int barrier) {
+#ifdef LLTM_RACECHECK  // which does not follow who arrives and does not wait; both kinds meet in the same order
+    wait(barrier);
+#else
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(threads) : "memory");
+#endif
 }
 
 // Bytes further.
@@ -109,6 +138,22 @@ __device__ __forceinline__ V* beyond(V* p, int64_t bytes) {
 }
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
+__device__ __forceinline__ float4 load_shared(uint32_t from) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(from)
+                 : "memory");
+    return v;
+}
+__device__ __forceinline__ float2 load_shared_pair(uint32_t from) {
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");
+    return v;
+}
+__device__ __forceinline__ void store_shared(uint32_t to, uint4 w) {
+    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w) : "memory");
+}
 
 template <class T>
 __device__ __forceinline__ void mma(float (&d)[4], uint4 a, uint32_t b0, uint32_t b1);

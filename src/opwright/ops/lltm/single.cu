@@ -17,7 +17,7 @@ Kernel forward_kernel() {
             threads32,
             4,
             [](int hidden) { return P::shared_bytes(hidden); },
-            [](int hidden) { return 2.6 + 10.9e-6 * P::N * 3 * slice32 * hidden; }};
+            [](int hidden) { return 2.4 + 9.5e-6 * P::N * 3 * slice32 * hidden; }};
 }
 
 template <int LN, int NR, int C>
@@ -32,7 +32,7 @@ Kernel backward_kernel() {
             threads32,
             16,
             [](int hidden) { return P::shared_bytes(hidden); },
-            [](int hidden) { return 3.6 + 13.4e-6 * P::N * 3 * slice32 * hidden; }};
+            [](int hidden) { return 3.4 + 10.8e-6 * P::N * 3 * slice32 * hidden; }};
 }
 
 }  // namespace

@@ -29,11 +29,17 @@ struct Step {
     }
     int64_t steps;
 
-    T* gates;  // [steps · batch, gates_width]: pre-activations from the input in; gates out, where they are kept
-    int64_t gates_width;
+    // The number of the step, where the launch does not know it: it is part of a graph.
+    const int64_t* now;
+    int64_t *next, by;
+    __device__ __forceinline__ void begin() {
+        if (now) step = *now;
+        if (next && blockIdx.x == 0 && threadIdx.x == 0) *next = step + by;
+    }
+
+    T* gates;  // [steps · batch, 3 · hidden]: pre-activations from the input in; gates out, where they are kept
     bool keep_gates;
-    T* kept_c;  // or null
-    int64_t kept_c_width;
+    T* kept_c;                   // [steps · batch, hidden] or null
     const T* recurrent;          // [batch, 3 · hidden], from h; null for zeros
     const T *bias_ih, *bias_hh;  // or null
     T* h;                        // [batch, hidden]
@@ -68,14 +74,15 @@ constexpr int step_threads = 256;
 
 template <class T, class C>
 __global__ void __launch_bounds__(step_threads) forward_step(Step<T, C> q) {
+    q.begin();
     const int64_t n = blockIdx.x * int64_t(step_threads) + threadIdx.x;
     if (n >= q.batch * q.hidden) return;
     const int64_t b = n / q.hidden, j = n - b * q.hidden, H = q.hidden, row = q.row(b);
     if (row < 0) return;
-    T* gates = q.gates + row * q.gates_width;
+    T* gates = q.gates + row * 3 * H;
     const auto pre = q.pre_activations(gates, b, j);
     const auto z = activate(pre.i, pre.o, pre.g);
-    const C c = q.c[n] + z.g * z.i;
+    const C c = q.c[n] + elu_of(z.g) * z.i;
     const T h = static_cast<T>(tanh_of(c) * z.o);
     q.c[n] = c;
     q.h[n] = h;
@@ -85,12 +92,13 @@ __global__ void __launch_bounds__(step_threads) forward_step(Step<T, C> q) {
         gates[H + j] = static_cast<T>(z.o);
         gates[2 * H + j] = static_cast<T>(z.g);
     }
-    if (q.kept_c) q.kept_c[row * q.kept_c_width + j] = static_cast<T>(c);
+    if (q.kept_c) q.kept_c[row * H + j] = static_cast<T>(c);
     if (q.cells) q.cells.put(row * H + j, c);
 }
 
 template <class T, class C>
 __global__ void __launch_bounds__(step_threads) backward_step(Step<T, C> q) {
+    q.begin();
     const int64_t n = blockIdx.x * int64_t(step_threads) + threadIdx.x;
     if (n >= q.batch * q.hidden) return;
     const int64_t b = n / q.hidden, j = n - b * q.hidden, H = q.hidden, row = q.row(b);
@@ -105,7 +113,7 @@ __global__ void __launch_bounds__(step_threads) backward_step(Step<T, C> q) {
         const auto pre = q.pre_activations(out, b, j);
         z = activate(pre.i, pre.o, pre.g);
     } else {
-        const T* kept = q.gates + row * q.gates_width + j;
+        const T* kept = q.gates + row * 3 * H + j;
         z = {static_cast<C>(kept[0]), static_cast<C>(kept[H]), static_cast<C>(kept[2 * H])};
     }
     // At its last step a sequence has no later one: zeros times weights that are not finite would not be zero.
@@ -114,7 +122,7 @@ __global__ void __launch_bounds__(step_threads) backward_step(Step<T, C> q) {
     if (q.grad_output) d_h += static_cast<C>(q.grad_output[row * H + j]);
     if (q.grad_h_n && last) d_h += static_cast<C>(q.grad_h_n[n]);
     if (q.grad_cells) d_c += q.grad_cells[row * H + j];
-    const auto d = gradients(z, static_cast<C>(q.kept_c[row * q.kept_c_width + j]), d_h, d_c);
+    const auto d = gradients(z, static_cast<C>(q.kept_c[row * H + j]), d_h, d_c);
     q.grad_c[n] = d_c;
     out[j] = recent[0] = static_cast<T>(d.i);
     out[H + j] = recent[H] = static_cast<T>(d.o);
@@ -124,6 +132,8 @@ __global__ void __launch_bounds__(step_threads) backward_step(Step<T, C> q) {
 // h before a step, to compute its gates again.
 template <class T, class C>
 __global__ void __launch_bounds__(step_threads) gather_h(Step<T, C> q, const T* h_0) {
+    q.next = nullptr;  // the step's other kernel is still to come
+    q.begin();
     const int64_t n = blockIdx.x * int64_t(step_threads) + threadIdx.x;
     if (n >= q.batch * q.hidden) return;
     const int64_t b = n / q.hidden, j = n - b * q.hidden;

@@ -36,11 +36,9 @@ struct Steps {
     int64_t padded;  // hidden, rounded up to whole vectors
 
     // Forward: pre-activations from the input come in, gates go out where they are kept.
-    char* gates;
-    int64_t gates_width;
+    char* gates;  // [steps · batch, 3 · hidden]
     bool keep_gates;
-    char* kept_c;  // or null
-    int64_t kept_c_width;
+    char* kept_c;  // [steps · batch, hidden] or null
     char* output;
     char* cells;  // or null; as elements, or as numbers
     char* wide_cells;

@@ -52,6 +52,7 @@ struct Tile {
 
     // --- the gates --------------------------------------------------------------------------------------------
 
+    // i and o after their functions, g before it: elu' of a rounded elu would have lost its digits near -1.
     struct Gates {
         alignas(64) C i[rows * W], o[rows * W], g[rows * W];
     };
@@ -61,9 +62,12 @@ struct Tile {
         for (int l = 0; l < rows * W; ++l) {
             z.i[l] = simd::sigmoid(z.i[l]);
             z.o[l] = simd::sigmoid(z.o[l]);
-            const C below = simd::expm1_negative(z.g[l]);
-            z.g[l] = z.g[l] > C(0) ? z.g[l] : below;
         }
+    }
+
+    static OPWRIGHT_INLINE C elu(C x) {
+        const C below = simd::expm1_negative(x);
+        return x > C(0) ? x : below;
     }
 
     // What the step before left in h. On the way back it may have to be widened.
@@ -86,8 +90,7 @@ struct Tile {
     }
 
     // The pre-activations of one block of units: products with h, the part from the input, the biases.
-    OPWRIGHT_INLINE void pre_activations(Gates& z, const C* const* a, int64_t u, const char* from,
-                                         int64_t width) const {
+    OPWRIGHT_INLINE void pre_activations(Gates& z, const C* const* a, int64_t u, const char* from) const {
         V sums[rows][3] = {};
         multiply<V, rows, 3>(sums, a, q.panel + u * H * 3 * W, H);
         const int64_t n = std::min<int64_t>(W, H - u * W);
@@ -97,7 +100,7 @@ struct Tile {
         }
         const V bias[3] = {vector(x[0]), vector(x[1]), vector(x[2])};
         for (int r = 0; r < rows; ++r) {
-            for (int g = 0; g < 3; ++g) load(x[g], from, at[r] * width + g * H + u * W, n);
+            for (int g = 0; g < 3; ++g) load(x[g], from, at[r] * 3 * H + g * H + u * W, n);
             vector(z.i + r * W) = sums[r][0] + vector(x[0]) + bias[0];
             vector(z.o + r * W) = sums[r][1] + vector(x[1]) + bias[1];
             vector(z.g + r * W) = sums[r][2] + vector(x[2]) + bias[2];
@@ -110,13 +113,13 @@ struct Tile {
         const C* a[rows];
         before(a);
         Gates z;
-        pre_activations(z, a, u, q.gates, q.gates_width);
+        pre_activations(z, a, u, q.gates);
         activate(z);
         alignas(64) C c[rows * W], h[rows * W];
         for (int r = 0; r < rows; ++r) std::memcpy(c + r * W, q.c + position[r] * q.padded + u * W, sizeof(V));
         OPWRIGHT_INDEPENDENT
         for (int l = 0; l < rows * W; ++l) {
-            c[l] += z.g[l] * z.i[l];
+            c[l] += elu(z.g[l]) * z.i[l];
             h[l] = simd::tanh(c[l]) * z.o[l];
         }
         const int64_t n = std::min<int64_t>(W, H - u * W);
@@ -124,11 +127,11 @@ struct Tile {
             std::memcpy(q.c + position[r] * q.padded + u * W, c + r * W, sizeof(V));
             store(q.output, at[r] * H + u * W, h + r * W, n);
             if (q.keep_gates) {
-                store(q.gates, at[r] * q.gates_width + u * W, z.i + r * W, n);
-                store(q.gates, at[r] * q.gates_width + H + u * W, z.o + r * W, n);
-                store(q.gates, at[r] * q.gates_width + 2 * H + u * W, z.g + r * W, n);
+                store(q.gates, at[r] * 3 * H + u * W, z.i + r * W, n);
+                store(q.gates, at[r] * 3 * H + H + u * W, z.o + r * W, n);
+                store(q.gates, at[r] * 3 * H + 2 * H + u * W, z.g + r * W, n);
             }
-            if (q.kept_c) store(q.kept_c, at[r] * q.kept_c_width + u * W, c + r * W, n);
+            if (q.kept_c) store(q.kept_c, at[r] * H + u * W, c + r * W, n);
             if (q.cells) store(q.cells, at[r] * H + u * W, c + r * W, n);
             if (q.wide_cells) {
                 std::memcpy(reinterpret_cast<C*>(q.wide_cells) + at[r] * H + u * W, c + r * W,
@@ -179,16 +182,16 @@ struct Tile {
         Gates z = {};
         alignas(64) C c[rows * W] = {}, dc[rows * W], more[W] = {};
         if (q.recompute) {
-            pre_activations(z, a, u, q.grad_gates, 3 * H);
+            pre_activations(z, a, u, q.grad_gates);
             activate(z);
         }
         for (int r = 0; r < rows; ++r) {
             if (!q.recompute) {
-                load(z.i + r * W, q.gates, at[r] * q.gates_width + u * W, n);
-                load(z.o + r * W, q.gates, at[r] * q.gates_width + H + u * W, n);
-                load(z.g + r * W, q.gates, at[r] * q.gates_width + 2 * H + u * W, n);
+                load(z.i + r * W, q.gates, at[r] * 3 * H + u * W, n);
+                load(z.o + r * W, q.gates, at[r] * 3 * H + H + u * W, n);
+                load(z.g + r * W, q.gates, at[r] * 3 * H + 2 * H + u * W, n);
             }
-            load(c + r * W, q.kept_c, at[r] * q.kept_c_width + u * W, n);
+            load(c + r * W, q.kept_c, at[r] * H + u * W, n);
             std::memcpy(dc + r * W, q.c + position[r] * q.padded + u * W, sizeof(V));
             if (q.grad_output) load(more, q.grad_output, at[r] * H + u * W, n), vector(dh + r * W) += vector(more);
             if (q.grad_cells) {
@@ -202,11 +205,11 @@ struct Tile {
         }
         OPWRIGHT_INDEPENDENT
         for (int l = 0; l < rows * W; ++l) {
-            const C i = z.i[l], o = z.o[l], g = z.g[l], t = simd::tanh(c[l]);
+            const C i = z.i[l], o = z.o[l], g = z.g[l], t = simd::tanh(c[l]), slope = simd::exp(g > C(0) ? C(0) : g);
             dc[l] += dh[l] * o * (C(1) - t * t);
-            z.i[l] = dc[l] * g * i * (C(1) - i);
+            z.i[l] = dc[l] * elu(g) * i * (C(1) - i);
             z.o[l] = dh[l] * t * o * (C(1) - o);
-            z.g[l] = dc[l] * i * (g > C(0) ? C(1) : g + C(1));
+            z.g[l] = dc[l] * i * slope;
         }
         for (int r = 0; r < rows; ++r) {
             std::memcpy(q.c + position[r] * q.padded + u * W, dc + r * W, sizeof(V));

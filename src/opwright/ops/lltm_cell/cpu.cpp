@@ -52,8 +52,8 @@ struct Forward {
         for (int64_t l = 0; l < n; ++l) {
             const C z = xg[l] + hg[l] + bg[l], below = simd::expm1_negative(z);
             const C si = simd::sigmoid(xi[l] + hi[l] + bi[l]), so = simd::sigmoid(xo[l] + ho[l] + bo[l]);
-            const C sg = z > C(0) ? z : below, s = c[l] + sg * si;
-            i[l] = si, o[l] = so, g[l] = sg;
+            const C s = c[l] + (z > C(0) ? z : below) * si;
+            i[l] = si, o[l] = so, g[l] = z;  // elu' of a rounded elu would have lost its digits near -1
             next[l] = s;
             out[l] = simd::tanh(s) * so;
         }
@@ -66,11 +66,12 @@ struct Backward {
                                     C* di, C* dd, C* dg, C* dc, int64_t n) {
         OPWRIGHT_INDEPENDENT
         for (int64_t l = 0; l < n; ++l) {
-            const C t = simd::tanh(c[l] + g[l] * i[l]);
+            const C below = simd::expm1_negative(g[l]), slope = simd::exp(g[l] > C(0) ? C(0) : g[l]);
+            const C candidate = g[l] > C(0) ? g[l] : below, t = simd::tanh(c[l] + candidate * i[l]);
             const C d = grad_c[l] + grad_h[l] * o[l] * (C(1) - t * t);
-            di[l] = d * g[l] * i[l] * (C(1) - i[l]);
+            di[l] = d * candidate * i[l] * (C(1) - i[l]);
             dd[l] = grad_h[l] * t * o[l] * (C(1) - o[l]);
-            dg[l] = d * i[l] * (g[l] > C(0) ? C(1) : g[l] + C(1));
+            dg[l] = d * i[l] * slope;
             dc[l] = d;
         }
     }

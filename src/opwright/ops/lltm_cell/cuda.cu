@@ -1,5 +1,6 @@
 #include <opwright/aten.h>
 
+#include "../lltm/columns.cuh"
 #include "../lltm/gates.cuh"
 
 // Few launches are what counts at the sizes of a cell: [h, x] is made for one product rather than two, and the
@@ -49,7 +50,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x, const Tensor& weight
         const int64_t row = n / H, j = n - row * H;
         T* own = z + row * 3 * H + j;
         const auto a = lltm::activate(static_cast<C>(own[0]), static_cast<C>(own[H]), static_cast<C>(own[2 * H]));
-        const C state = from[n] + a.g * a.i;
+        const C state = from[n] + lltm::elu_of(a.g) * a.i;
         to_c.put(n, state);
         to_h.put(n, lltm::tanh_of(state) * a.o);
         own[0] = static_cast<T>(a.i);
@@ -80,7 +81,7 @@ __global__ void __launch_bounds__(across* down) backward_gates(Back<T, C> q) {
         const T* z = q.gates + row * 3 * H + j;
         const lltm::Gates<C> a{static_cast<C>(z[0]), static_cast<C>(z[H]), static_cast<C>(z[2 * H])};
         C d_c = q.grad_c ? q.grad_c[n] : C(0);
-        const auto d = lltm::gradients(a, q.c[n] + a.g * a.i, q.grad_h ? q.grad_h[n] : C(0), d_c);
+        const auto d = lltm::gradients(a, q.c[n] + lltm::elu_of(a.g) * a.i, q.grad_h ? q.grad_h[n] : C(0), d_c);
         q.d_c.put(n, d_c);
         T* out = q.d + row * 3 * H + j;
         out[0] = static_cast<T>(d.i);
@@ -131,7 +132,7 @@ Gradients backward(const OptionalTensor& grad_h, const OptionalTensor& grad_c, c
     Grid grid{ceil_div(H, across), dim3(across, down)};
     if (!(sums && few)) grid.rows = std::min<int64_t>(ceil_div(batch, down), 1024);
     launch(backward_gates<T, C>, grid, q);
-    if (sums && !few) d_bias = lltm::sum_of_rows(d);
+    if (sums && !few) d_bias = lltm::sum_of_rows<T>(d);
     if (wants(wanted, 1)) d_weight = aten::mm(aten::t(d), joined<T, C>(x, h));
     if (wants(wanted, 0) && wants(wanted, 3)) {
         const Tensor both = aten::mm(d, weight);

@@ -66,8 +66,9 @@ def _cell(x: Tensor, weight: Tensor, bias: Tensor | None, h: Tensor, c: Tensor) 
     ow.require(c.shape == (batch, hidden), "c must have shape ({batch}, {hidden}), got {c.shape}")
     ow.require(bias is None or bias.shape == (3 * hidden,), "bias must have one entry for each row of weight")
     i, o, g = linear(torch.cat((h.to(x.dtype), x), 1), weight, bias).chunk(3, 1)
-    i, o, g = torch.sigmoid(i), torch.sigmoid(o), elu(g)
-    c = c.contiguous() + g * i
+    i, o = torch.sigmoid(i), torch.sigmoid(o)
+    c = c.contiguous() + elu(g) * i
+    # g before its function: elu' of a rounded elu would have lost its digits near -1.
     return torch.tanh(c) * o, c, torch.cat((i, o, g), 1)
 
 
@@ -85,12 +86,13 @@ def _(
 ) -> Any:
     hidden = h.shape[1]
     i, o, g = gates.chunk(3, 1)
-    t = torch.tanh(c + g * i)
+    candidate = elu(g)
+    t = torch.tanh(c + candidate * i)
     grad_h = torch.zeros_like(t) if grad_h is None else grad_h
     d_c = (grad_h * o * (1 - t * t)).contiguous()
     d_c = d_c if grad_c is None else d_c + grad_c.contiguous()
-    d_g = d_c * i * torch.where(g > 0, 1, g + 1)  # elu' = elu + 1 below zero
-    d = torch.cat((d_c * g * i * (1 - i), grad_h * t * o * (1 - o), d_g), 1).to(x.dtype)
+    d_g = d_c * i * torch.exp(g.clamp(max=0))  # elu'
+    d = torch.cat((d_c * candidate * i * (1 - i), grad_h * t * o * (1 - o), d_g), 1).to(x.dtype)
     return (
         d @ weight[:, hidden:] if wanted[0] else None,
         d.t() @ torch.cat((h.to(x.dtype), x), 1) if wanted[1] else None,
@@ -179,3 +181,4 @@ GRADIENT_DOMAIN = ow.Domain(
     dtypes=ow.FLOATING, wide=("h", "c", "grad_h", "grad_c"), sizes=SIZES + " grad_h[b, k] grad_c[b, k] gates[b, 3*k]"
 )
 lltm_cell.kernel_files("cpu.cpp", "cuda.cu", domain=DOMAIN, backward=GRADIENT_DOMAIN)
+lltm_cell.shard("-> h[b, k] c[b, k] gates[b, 3*k]", over="b")

@@ -1,0 +1,168 @@
+"""The graph convolution, and the order in which it is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from opwright.graphs.graph import Graph
+from opwright.graphs.neighbours import spmm
+from opwright.kit.explain import Explanation, Step
+from opwright.kit.explain import explain as explain_op
+from opwright.kit.spec.require import spell
+
+Order = Literal["auto", "aggregate", "transform"]
+FORMULAS = {"aggregate": "(A X) W", "transform": "A (X W)"}
+
+
+def graph_conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    graph: Graph | Tensor,
+    edge_weight: Tensor | None = None,
+    *,
+    reduce: Literal["sum", "mean"] = "sum",
+    activation: Literal["relu"] | None = None,
+    order: Order = "auto",
+) -> Tensor:
+    """A X W + b over a graph.
+
+    A is the graph's matrix: `A[i, j]` is the weight of the edge from j to i, 1 by default. The order of the two
+    products is the cheaper one by the bytes they move, forward and, where a gradient will be wanted, backward;
+    `ow.explain` shows them.
+
+    Args:
+        x: `[sources, in]`, or `[..., sources, in]`
+        weight: `[in, out]`
+        bias: `[out]`, or None
+        graph: an `ow.Graph`, or A itself, a dense matrix `[targets, sources]`
+        edge_weight: `[edges]`, in the order of the graph's `edge_index`; by default the graph's own, if it has any
+        reduce: `"sum"`, or `"mean"`, which divides by the number of edges
+        activation: `"relu"`, or None
+        order: `"aggregate"` for (A X) W, `"transform"` for A (X W), `"auto"` for the cheaper one
+
+    Differentiable: x, weight, bias, edge_weight, a dense A, any number of times.
+
+    >>> import torch, opwright as ow
+    >>> graph = ow.Graph(torch.tensor([[0, 1], [1, 1]]), 2)
+    >>> ow.graph_conv(torch.eye(2), torch.tensor([[1.0], [2.0]]), torch.tensor([0.5]), graph)
+    tensor([[0.5000],
+            [3.5000]])
+    """
+    _refuse(x, weight, bias, graph, edge_weight, reduce, activation)
+    first = chosen(x, weight, graph, order)
+    if isinstance(graph, Tensor):
+        out = torch.matmul(graph @ x, weight) if first == "aggregate" else graph @ (x @ weight)
+        out = out if bias is None else out + bias
+    elif first == "aggregate":
+        near = spmm(x, graph, edge_weight, reduce=reduce)
+        out = near @ weight if bias is None or near.dim() > 2 else torch.addmm(bias, near, weight)
+        out = out + bias if bias is not None and near.dim() > 2 else out
+    else:
+        out = spmm(x @ weight, graph, edge_weight, reduce=reduce, bias=bias)
+    return out if activation is None else torch.relu_(out)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an order moves, in bytes."""
+
+    order: str
+    bytes: int
+
+
+def costs(x: Tensor, weight: Tensor, graph: Graph | Tensor) -> tuple[Cost, Cost]:
+    """What both orders move. An edge moves a row of features, there and for a gradient back: of x where x gets one,
+    of the transformed x where x or the weight does. A product moves its rows."""
+    inputs, outputs = weight.shape
+    recorded = torch.is_grad_enabled()
+    back = recorded and x.requires_grad
+    any_back = recorded and (x.requires_grad or weight.requires_grad)
+    if isinstance(graph, Tensor):
+        targets, sources = graph.shape
+        edges = targets * sources
+    else:
+        targets, sources, edges = graph.num_targets, graph.num_sources, graph.num_edges
+    size = x.itemsize * (x.numel() // max(x.shape[-2] * inputs, 1) if x.dim() > 2 else 1)
+    width = inputs + outputs
+    return (
+        Cost("aggregate", size * ((1 + back) * edges * inputs + (1 + any_back) * targets * width)),
+        Cost("transform", size * ((1 + any_back) * edges * outputs + (1 + any_back) * sources * width)),
+    )
+
+
+def chosen(x: Tensor, weight: Tensor, graph: Graph | Tensor, order: str = "auto") -> str:
+    """The order that a call takes. Of two that move as much, the one that keeps less for the gradient."""
+    if order in FORMULAS:
+        return order
+    if order != "auto":
+        raise ValueError(f"graph_conv: order must be 'auto', 'aggregate' or 'transform', got {order!r}")
+    aggregate, transform = costs(x, weight, graph)
+    return "aggregate" if aggregate.bytes < transform.bytes else "transform"
+
+
+def _refuse(x: Any, weight: Any, bias: Any, graph: Any, edge_weight: Any, reduce: Any, activation: Any) -> None:
+    for name, value in (("x", x), ("weight", weight)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"graph_conv: {name} must be a Tensor, got {type(value).__name__}")
+    if isinstance(graph, Tensor):
+        if graph.layout != torch.strided or graph.dim() != 2:
+            kind = spell(graph.layout) if graph.layout != torch.strided else tuple(graph.shape)
+            raise ValueError(
+                f"graph_conv: graph must be an ow.Graph or a dense matrix, got {kind}; "
+                "ow.Graph.from_sparse reads sparse ones"
+            )
+        if edge_weight is not None or reduce != "sum":
+            raise ValueError("graph_conv: a dense matrix has its weights in it: leave out edge_weight and reduce")
+        sources = graph.shape[1]
+    elif isinstance(graph, Graph):
+        sources = graph.num_sources
+    else:
+        raise TypeError(f"graph_conv: graph must be an ow.Graph or a dense matrix, got {type(graph).__name__}")
+    if x.dim() < 2 or x.shape[-2] != sources:
+        raise ValueError(
+            f"graph_conv: x must have shape [..., {sources}, in], a row for each source of the graph, "
+            f"got {tuple(x.shape)}"
+        )
+    if weight.dim() != 2 or weight.shape[0] != x.shape[-1]:
+        raise ValueError(f"graph_conv: weight must have shape [{x.shape[-1]}, out] to fit x, got {tuple(weight.shape)}")
+    if bias is not None and bias.shape != weight.shape[1:]:
+        raise ValueError(f"graph_conv: bias must have shape ({weight.shape[1]},), got {tuple(bias.shape)}")
+    if reduce not in ("sum", "mean"):
+        raise ValueError(f"graph_conv: reduce must be 'sum' or 'mean', got {reduce!r}")
+    if activation not in (None, "relu"):
+        raise ValueError(f"graph_conv: activation must be 'relu' or None, got {activation!r}")
+
+
+def _explain(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    graph: Graph | Tensor,
+    edge_weight: Tensor | None = None,
+    *,
+    reduce: Literal["sum", "mean"] = "sum",
+    activation: Literal["relu"] | None = None,
+    order: Order = "auto",
+) -> Explanation:
+    """Which order a graph convolution takes and what both would move, then what its sum over neighbours runs."""
+    _refuse(x, weight, bias, graph, edge_weight, reduce, activation)
+    first = chosen(x, weight, graph, order)
+    moved = ", ".join(f"{FORMULAS[c.order]} {c.bytes / 1e6:,.3g} MB" for c in costs(x, weight, graph))
+    why = f"asked for; moved are: {moved}" if order != "auto" else f"moves less: {moved}"
+    steps = [Step("order", FORMULAS[first], why)]
+    over = repr(graph) if isinstance(graph, Graph) else "dense A"
+    shown = f"graph_conv(x={tuple(x.shape)}, weight={tuple(weight.shape)}, {over})"
+    if isinstance(graph, Tensor):
+        return Explanation(shown, "graph_conv", (*steps, Step("products", "torch.matmul", "A is dense")))
+    rows = x if first == "aggregate" else (x @ weight if x.device.type != "meta" else x)
+    inner = explain_op(spmm, rows, graph, edge_weight, reduce=reduce)
+    steps += [Step(f"spmm {s.name}", s.runs, s.why) for s in inner.steps]
+    return Explanation(shown, "graph_conv", tuple(steps), inner.error)
+
+
+graph_conv.explain = _explain  # type: ignore[attr-defined]

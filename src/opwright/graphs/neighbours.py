@@ -1,0 +1,153 @@
+"""Reductions over neighbours, and products of neighbours' features."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from opwright.graphs.graph import Graph
+from opwright.kit.explain import Explanation
+from opwright.kit.explain import explain as explain_op
+from opwright.kit.spec.require import spell
+from opwright.ops.spmm.op import sddmm as sddmm_op
+from opwright.ops.spmm.op import spmm as spmm_op
+from opwright.ops.spmm.pattern import PIECE
+from opwright.ops.spmm_max.op import spmm_max as spmm_max_op
+
+Reduce = Literal["sum", "mean", "max", "min"]
+
+
+def spmm(
+    x: Tensor,
+    graph: Graph,
+    weight: Tensor | None = None,
+    *,
+    reduce: Reduce = "sum",
+    bias: Tensor | None = None,
+) -> Tensor:
+    """out[i] = Σ weight[e] · x[j] + bias over the edges e from j to i of a graph; or their mean, maximum or minimum.
+
+    Half and bfloat16 are added up in float32. Nothing of the size of edges times features is made, forward or backward,
+    and results are the same each time. The mean divides by the number of edges. Without edges a node gets 0 (and the
+    bias). Where several edges have the maximum, they share its gradient evenly, as `torch.amax` has it.
+
+    Args:
+        x: `[sources, features]`, or `[..., sources, features]`
+        graph: an `ow.Graph`
+        weight: `[edges]`, in the order of the graph's `edge_index`; by default the graph's own, if it has any. It may
+            be float32 beside half and bfloat16
+        reduce: `"sum"`, `"mean"`, `"max"` or `"min"`
+        bias: `[features]`, optional, for sums and means
+
+    Differentiable: x, weight, bias, any number of times.
+
+    >>> import torch, opwright as ow
+    >>> graph = ow.Graph(torch.tensor([[0, 1, 1], [2, 2, 0]]), 3)
+    >>> ow.spmm(torch.tensor([[1.0], [2.0], [3.0]]), graph, torch.tensor([10.0, 1.0, 1.0])).flatten()
+    tensor([ 2.,  0., 12.])
+    >>> ow.spmm(torch.tensor([[1.0], [-2.0], [3.0]]), graph, reduce="max").flatten()
+    tensor([-2.,  0.,  1.])
+    """
+    op, args, kwargs = _spmm_call(x, graph, weight, reduce, bias)
+    if x.dim() == 2:
+        return op(*args, **kwargs)  # type: ignore[no-any-return]
+    # Other dimensions are features as well: one walk for all of them.
+    lead, features = x.shape[:-2], x.shape[-1]
+    flat = x.movedim(-2, 0).reshape(graph.num_sources, lead.numel() * features)
+    wide = args[4].repeat(lead.numel()) if len(args) > 4 and args[4] is not None else None
+    rest = (wide,) if len(args) > 4 else ()
+    out = op(flat, *args[1:4], *rest, **kwargs)
+    return out.reshape(graph.num_targets, *lead, features).movedim(0, -2)  # type: ignore[no-any-return]
+
+
+def _spmm_call(x: Tensor, graph: Graph, weight: Tensor | None, reduce: str, bias: Tensor | None) -> Any:
+    _refuse("spmm", x, graph)
+    if reduce not in ("sum", "mean", "max", "min"):
+        raise ValueError(f"spmm: reduce must be 'sum', 'mean', 'max' or 'min', got {reduce!r}")
+    counts = weights_of("spmm", x, graph, weight)
+    args: tuple[Any, ...] = (x, graph.rowptr, graph.col, counts)
+    if reduce in ("sum", "mean"):
+        return spmm_op, (*args, bias), {**pattern_of(graph), "reduce": reduce}
+    if bias is not None:
+        raise ValueError(f"spmm: bias is for sums and means, got one with reduce={reduce!r}; add it to the result")
+    return spmm_max_op, args, {**pattern_of(graph), "reduce": reduce}
+
+
+def sddmm(a: Tensor, b: Tensor, graph: Graph) -> Tensor:
+    """out[e] = a[i] · b[j] for the edges e from j to i of a graph: a product of matrices where there are edges.
+
+    Args:
+        a: `[targets, features]`
+        b: `[sources, features]`
+        graph: an `ow.Graph`
+
+    Returns: `[edges]`, in the order of the graph's `edge_index`
+
+    >>> import torch, opwright as ow
+    >>> graph = ow.Graph(torch.tensor([[0, 1], [1, 1]]), 2)
+    >>> a = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> ow.sddmm(a, a, graph)
+    tensor([11., 25.])
+    """
+    _refuse("sddmm", b, graph, "b")
+    return sddmm_op(a, b, graph.rowptr, graph.col, **pattern_of(graph))  # type: ignore[no-any-return]
+
+
+def pattern_of(graph: Graph) -> dict[str, Any]:
+    """What the operators take of a graph, by name."""
+    return {
+        "edge": graph.edge,
+        "t_rowptr": graph.t_rowptr,
+        "t_col": graph.t_col,
+        "t_edge": graph.t_edge,
+        "split": graph.split,
+        "t_split": graph.t_split,
+        "order": graph.order,
+        "t_order": graph.t_order,
+        "piece": PIECE,
+    }
+
+
+def weights_of(op: str, x: Tensor, graph: Graph, weight: Tensor | None) -> Tensor | None:
+    """The weights of a call: those given, or the graph's own in a dtype that goes with x."""
+    if weight is None:
+        own = graph.weight
+        narrow = x.dtype in (torch.float16, torch.bfloat16)
+        fits = own is None or own.dtype == x.dtype or (narrow and own.dtype == torch.float32)
+        return own if fits or own is None else own.to(x.dtype)
+    if not isinstance(weight, Tensor) or weight.shape != (graph.num_edges,):
+        got = tuple(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
+        raise ValueError(f"{op}: weight must have shape ({graph.num_edges},), one number an edge, got {got}")
+    return weight
+
+
+def _refuse(op: str, x: Tensor, graph: Graph, name: str = "x") -> None:
+    if not isinstance(graph, Graph):
+        raise TypeError(f"{op}: graph must be an ow.Graph, got {type(graph).__name__}")
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{op}: {name} must be a Tensor, got {type(x).__name__}")
+    if x.dim() < 2 or x.shape[-2] != graph.num_sources:
+        raise ValueError(
+            f"{op}: {name} must have shape [..., {graph.num_sources}, features], a row for each source of the graph, "
+            f"got {tuple(x.shape)}"
+        )
+    if x.device != graph.device:
+        raise ValueError(f"{op}: {name} is on {spell(x.device)} and the graph on {spell(graph.device)}")
+
+
+def _explain_spmm(
+    x: Tensor, graph: Graph, weight: Tensor | None = None, *, reduce: Reduce = "sum", bias: Tensor | None = None
+) -> Explanation:
+    op, args, kwargs = _spmm_call(x, graph, weight, reduce, bias)
+    return explain_op(op, *args, **kwargs)
+
+
+def _explain_sddmm(a: Tensor, b: Tensor, graph: Graph) -> Explanation:
+    return explain_op(sddmm_op, a, b, graph.rowptr, graph.col, **pattern_of(graph))
+
+
+# ow.explain and ow.check ask for these.
+spmm.explain, spmm.op = _explain_spmm, spmm_op  # type: ignore[attr-defined]
+sddmm.explain, sddmm.op = _explain_sddmm, sddmm_op  # type: ignore[attr-defined]

@@ -1,0 +1,246 @@
+"""What was written without opwright, run as the kernel of an operator: its forward, and its backward with what that
+forward kept.
+
+What it keeps may be anything: tensors of any shape, a graph of PyTorch's, objects. A gradient operator takes tensors.
+So the form that saves returns one tensor that stands for all of it, and whose memory lives as long as somebody may want
+the gradient; what was kept hangs on that memory. Where the tensor is another (the reference ran, somebody copied it),
+there is nothing kept for it, and the gradient is derived from the inputs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opwright.kit.derive.vjp import above_autograd
+from opwright.kit.spec.schema import Signature
+from opwright.kit.spec.values import has_gradient, tensors
+
+KEPT = "kept"
+"""The extra result that stands for what was kept."""
+
+
+class _Memory(ctypes.c_int64 * 1):  # type: ignore[misc]
+    """The memory of such a tensor, which PyTorch holds as long as it uses it."""
+
+    state: Any
+
+
+_alive: weakref.WeakValueDictionary[int, _Memory] = weakref.WeakValueDictionary()
+
+
+def keep(state: Any) -> Tensor:
+    """A tensor that stands for a state, and holds it."""
+    memory = _Memory()
+    memory.state = state
+    _alive[ctypes.addressof(memory)] = memory
+    return torch.frombuffer(memory, dtype=torch.int64)
+
+
+def nothing() -> Tensor:
+    """What looks the same and stands for nothing."""
+    return torch.zeros(1, dtype=torch.int64, device="cpu")
+
+
+def kept(tensor: Tensor) -> Any:
+    """What a tensor stands for; None: nothing."""
+    memory = _alive.get(tensor.data_ptr()) if type(tensor) is Tensor and tensor.device.type == "cpu" else None
+    return None if memory is None else memory.state
+
+
+class Recorded:
+    """A function whose calls autograd records: of torch.autograd.Function, of torch.library, or any other."""
+
+    def __init__(self, name: str, signature: Signature, function: Callable[..., Any]) -> None:
+        self.name, self.signature, self.function = name, signature, function
+
+    def original(self, values: Mapping[str, Any]) -> list[Tensor]:
+        """What it gives, with whatever history it gives it."""
+        return flat(self.name, self.signature, self.function(*arranged(self.signature, values)))
+
+    def forward(self, values: Mapping[str, Any]) -> list[Tensor]:
+        """Its outputs alone."""
+        with torch.inference_mode(False), torch.no_grad(), above_autograd():
+            return [own(t, values) for t in self.original({n: _usual(v) for n, v in values.items()})]
+
+    def saving(self, values: Mapping[str, Any]) -> tuple[list[Tensor], Any]:
+        """Its outputs, and what autograd recorded of them."""
+        followed = {p.name for p in self.signature.differentiable_inputs}
+        with torch.inference_mode(False), torch.enable_grad(), above_autograd():
+            leaves = {n: _leaves(v) if n in followed else _usual(v) for n, v in values.items()}
+            outs = self.original(leaves)
+        return [own(t.detach(), values) for t in outs], (leaves, outs)
+
+    def backward(self, state: Any, grads: Sequence[Tensor | None], wanted: Sequence[bool], _: Any) -> list[Any]:
+        """The gradients of its inputs, as autograd finds them."""
+        leaves, outs = state
+        inputs = self.signature.differentiable_inputs
+        asked = [
+            t for p, w in zip(inputs, wanted, strict=True) if w for t in tensors(leaves[p.name]) if has_gradient(t)
+        ]
+        chosen = [outs[i] for i in self.signature.differentiable_outputs]
+        with torch.inference_mode(False), torch.enable_grad(), above_autograd():
+            pairs = [(o, _usual(g)) for o, g in zip(chosen, grads, strict=True) if g is not None and o.requires_grad]
+            found: Sequence[Tensor | None] = [None] * len(asked)
+            if pairs and asked:
+                results, incoming = zip(*pairs, strict=True)
+                with torch.autograd.set_multithreading_enabled(False):
+                    found = torch.autograd.grad(results, asked, incoming, retain_graph=True, allow_unused=True)
+        by_leaf = {id(t): torch.zeros_like(t) if g is None else g.detach() for t, g in zip(asked, found, strict=True)}
+        return [_gradient(leaves[p.name], by_leaf) if w else None for p, w in zip(inputs, wanted, strict=True)]
+
+
+class Pair:
+    """Two functions, the second of which takes what the first returns beside the outputs."""
+
+    def __init__(
+        self,
+        name: str,
+        signature: Signature,
+        functions: tuple[Callable[..., Any], Callable[..., Any]],
+        names: tuple[Sequence[str], Sequence[str], Sequence[str]],
+        results: Sequence[str],
+        grads: Sequence[str],
+    ) -> None:
+        self.name, self.signature, self.grads = name, signature, grads
+        self._forward, self._backward = functions
+        self.saves, self.takes, self.gives = names
+        self.results = results
+        self._function: Any = None
+
+    def original(self, values: Mapping[str, Any]) -> list[Tensor]:
+        """What the two give as a torch.autograd.Function, as extensions join them."""
+        if self._function is None:
+            self._function = _joined(self)
+        out = self._function.apply(*arranged(self.signature, values))
+        return [out] if isinstance(out, Tensor) else list(out)
+
+    def run(self, values: Mapping[str, Any]) -> list[Tensor]:
+        """All that the first function returns."""
+        out = self._forward(*arranged(self.signature, values))
+        found = [out] if isinstance(out, Tensor) else list(out) if isinstance(out, (tuple, list)) else []
+        count = len(self.signature.outputs) + len(self.saves)
+        if len(found) != count or not all(isinstance(t, Tensor) for t in found):
+            raise TypeError(
+                f"{self.name}: what was adopted returned {_described(out)}; it must return {count} tensors, its outputs"
+                + (f" and then {', '.join(self.saves)}" if self.saves else "")
+            )
+        return found
+
+    def forward(self, values: Mapping[str, Any]) -> list[Tensor]:
+        """Its outputs alone."""
+        with torch.no_grad():
+            return [own(t, values) for t in self.run(values)[: len(self.signature.outputs)]]
+
+    def saving(self, values: Mapping[str, Any]) -> tuple[list[Tensor], Any]:
+        """Its outputs, and all that it returned."""
+        with torch.no_grad():
+            found = self.run(values)
+        # Not the outputs themselves: what leads to the gradient must not be held by what that keeps.
+        return [own(t.detach(), values) for t in found[: len(self.signature.outputs)]], found
+
+    def backward(
+        self, state: Any, grads: Sequence[Tensor | None], wanted: Sequence[bool], values: Mapping[str, Any]
+    ) -> list[Any]:
+        """The gradients that the second function gives."""
+        incoming = [
+            torch.zeros_like(state[i]) if g is None else g
+            for i, g in zip(self.signature.differentiable_outputs, grads, strict=True)
+        ]
+        with torch.no_grad():
+            found = self.gradients(values, state, incoming)
+        inputs = self.signature.differentiable_inputs
+        return [found.get(p.name) if w else None for p, w in zip(inputs, wanted, strict=True)]
+
+    def gradients(
+        self, values: Mapping[str, Any], returned: Sequence[Tensor], incoming: Sequence[Tensor]
+    ) -> dict[str, Tensor]:
+        """What the second function returns, by the inputs that it is for."""
+        known = {**dict(zip((*self.results, *self.saves), returned, strict=True)), **values}  # an input's name first
+        known |= dict(zip(self.grads, incoming, strict=True))
+        out = self._backward(*(known[name] for name in self.takes))
+        found = [out] if isinstance(out, Tensor) else list(out) if isinstance(out, (tuple, list)) else []
+        if len(found) != len(self.gives):
+            raise TypeError(
+                f"{self.name}: the backward that was adopted returned {_described(out)}; it must return "
+                f"{len(self.gives)} gradients, of {', '.join(self.gives)}"
+            )
+        return dict(zip(self.gives, found, strict=True))
+
+
+def _joined(pair: Pair) -> Any:
+    """The two functions as extensions join them: what the first returns is saved, the second is called with it."""
+
+    class Joined(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> Any:
+            values = dict(zip((p.name for p in pair.signature.parameters), args, strict=True))
+            found = pair.run(values)
+            ctx.others = {n: v for n, v in values.items() if not isinstance(v, Tensor)}
+            ctx.named = [n for n in values if n not in ctx.others]
+            ctx.save_for_backward(*found, *(values[n] for n in ctx.named))
+            outs = found[: len(pair.signature.outputs)]
+            return outs[0] if len(outs) == 1 else tuple(outs)
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            count = len(pair.signature.outputs) + len(pair.saves)
+            found, given = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+            values = {**ctx.others, **dict(zip(ctx.named, given, strict=True))}
+            incoming = [grads[i] for i in pair.signature.differentiable_outputs]
+            by_name = pair.gradients(values, found, incoming)
+            return tuple(by_name.get(p.name) for p in pair.signature.parameters)
+
+    return Joined
+
+
+def arranged(signature: Signature, values: Mapping[str, Any]) -> list[Any]:
+    """Arguments in the order of the reference: what was adopted takes them by position."""
+    return [values[p.name] for p in signature.parameters]
+
+
+def flat(name: str, signature: Signature, out: Any) -> list[Tensor]:
+    """What was returned, one tensor for each output."""
+    found = [out] if isinstance(out, Tensor) else list(out) if isinstance(out, (tuple, list)) else []
+    if len(found) != len(signature.outputs) or not all(isinstance(t, Tensor) for t in found):
+        count = len(signature.outputs)
+        raise TypeError(f"{name}: what was adopted returned {_described(out)}; its reference returns {count} tensors")
+    return found
+
+
+def _described(out: Any) -> str:
+    return f"{len(out)} results" if isinstance(out, (tuple, list)) else type(out).__name__
+
+
+def own(t: Tensor, values: Mapping[str, Any]) -> Tensor:
+    """A result in memory of its own: what was adopted may return an argument, an operator may not."""
+    given = {a.untyped_storage().data_ptr() for value in values.values() for a in tensors(value) if a.numel()}
+    return t.clone() if t.numel() and t.untyped_storage().data_ptr() in given else t
+
+
+def _usual(value: Any) -> Any:
+    """A value that autograd may save: not a tensor of inference mode."""
+    if isinstance(value, Tensor):
+        return value.clone() if value.is_inference() else value
+    return [_usual(v) for v in value] if isinstance(value, (list, tuple)) and tensors(value) else value
+
+
+def _leaves(value: Any) -> Any:
+    """A value to differentiate with respect to."""
+    if isinstance(value, Tensor):
+        usual = _usual(value).detach()
+        return usual.requires_grad_() if has_gradient(usual) else usual
+    return [_leaves(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def _gradient(value: Any, by_leaf: Mapping[int, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return by_leaf.get(id(value))
+    if value is None:
+        return None
+    return [by_leaf[id(t)] if id(t) in by_leaf else torch.zeros_like(t) for t in value]

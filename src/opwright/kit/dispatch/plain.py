@@ -1,0 +1,82 @@
+"""Functions of a built library that belong to no operator: called as they are, without a reference and a gradient."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from opwright.kit import locks, private
+from opwright.kit.build.bound import Bound
+from opwright.kit.build.library import Library
+from opwright.kit.derive.vjp import refuse_derivative
+from opwright.kit.dispatch.untraced import untraced
+from opwright.kit.spec.values import tensors
+
+NAMESPACE = "opwright_inline"
+
+_lock = locks.settled(locks.REGISTER)
+_defined: dict[str, torch.library.Library] = {}
+
+
+def function(library: Library, name: str, doc: str) -> Callable[..., Any]:
+    """The function that a loaded library binds under a name, on each device that it is bound for."""
+    bound = [b for b in library.bound if b.op == name]
+    on: dict[str, Callable[..., Any]] = {b.device: _overload(b, str(library.key)) for b in bound}
+    if not any("Tensor" in b.parameters for b in bound):  # nothing tells the dispatcher which device is meant
+        on = {device: partial(run.redispatch, _keys(device)) for device, run in on.items()}  # type: ignore[attr-defined]
+    takes = bound[0].parameters.split(",") if bound[0].parameters else []
+    lacks = (
+        f"{name}: it has no gradient, as a function of source strings; make an operator with @ow.op and a reference, "
+        f"and {name} its kernel by kernel_source"
+    )
+
+    def call(*args: Any) -> Any:
+        if len(args) != len(takes):
+            raise TypeError(f"{name}: it takes {len(takes)} arguments ({', '.join(takes)}), got {len(args)}")
+        given = [t for value in args for t in tensors(value)]
+        device = given[0].device.type if given else "cpu"
+        run = on.get(device)
+        if run is None:
+            raise NotImplementedError(f"{name}: it is built for {' and '.join(on)}, got a tensor on {device}")
+        try:
+            if not torch.is_grad_enabled() or not any(t.requires_grad for t in given):
+                return run(*args)
+            with torch.no_grad():
+                out = run(*args)
+        except RuntimeError as e:
+            raise _type_error(name, e) from None
+        return refuse_derivative(lacks, out) if tensors(out) else out
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = "\n".join(filter(None, (doc, f"{bound[0].function}({', '.join(takes)}) -> {bound[0].results}")))
+    return untraced(call)
+
+
+def _type_error(name: str, e: RuntimeError) -> Exception:
+    """What the dispatcher says of an argument of another type, in our words; any other error as it is."""
+    found = re.search(r"Expected a value of type '(.+?)' for argument 'a(\d+)' but instead found type '(.+?)'", str(e))
+    if found is None:
+        return e
+    return TypeError(f"{name}: argument {int(found[2]) + 1} must be a {found[1]}, got {found[3]}")
+
+
+def _keys(device: str) -> Any:
+    return private.DispatchKeySet(private.parse_key(device.upper()))
+
+
+def _overload(bound: Bound, key: str) -> Any:
+    """What the dispatcher calls; its schema is what the library says of the function."""
+    overload = f"{bound.device}_{key}"
+    qualname = f"{bound.op}.{overload}"
+    takes = [f"{kind} a{i}" for i, kind in enumerate(filter(None, bound.parameters.split(",")))]
+    with _lock:
+        if qualname not in _defined:
+            # Kept for good: what was defined here goes when it does.
+            library = torch.library.Library(NAMESPACE, "FRAGMENT")
+            library.define(f"{qualname}({', '.join(takes)}) -> ({bound.results})")
+            _defined[qualname] = library
+    return getattr(getattr(getattr(torch.ops, NAMESPACE), bound.op), overload)

@@ -1,0 +1,267 @@
+"""A convolution with the batch norm behind it, in one layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from opwright.ops.conv_bn.op import conv_bn
+from opwright.ops.track_statistics.op import track_statistics
+
+Keep = Literal["input", "output", "all"]
+ACTIVATIONS = ("none", "relu", "leaky_relu", "elu", "silu", "gelu")
+SLOPES = {"leaky_relu": 0.01, "elu": 1.0}
+KEEPS = ("input", "output", "all")
+
+
+class ConvBN2d(nn.Module):
+    """activation(batch_norm(conv(x)) + residual), which keeps its input for the gradient and nothing of its own.
+
+    `conv` and `bn` are a torch.nn.Conv2d and a torch.nn.BatchNorm2d with their arguments, parameters and buffers, so
+    that checkpoints go either way; what they compute is one operator. Where `bn` is in evaluation mode, its running
+    statistics are constants, also while the rest trains.
+
+    Args:
+        activation: None, relu, leaky_relu, elu, silu or gelu
+        slope: of leaky_relu below 0 (0.01 by default), or elu's alpha (1 by default)
+        keep: what the gradient is computed from. `"input"`: the convolution is computed again. `"output"`: it is
+            computed back from the output, where there is no residual and no activation but leaky_relu, and γ and β let
+            enough of it through; else it is computed again. `"all"`: the convolution is kept, as PyTorch keeps it
+        process_group: share statistics with these processes, as torch.nn.SyncBatchNorm does
+
+    >>> import torch, opwright as ow
+    >>> layer = ow.nn.ConvBN2d(3, 8, 3, padding=1, bias=False, activation="relu")
+    >>> layer(torch.randn(2, 3, 5, 5)).shape
+    torch.Size([2, 8, 5, 5])
+    >>> sorted(layer.state_dict())[:3]
+    ['bn.bias', 'bn.num_batches_tracked', 'bn.running_mean']
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] | str = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: Any = "zeros",
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        activation: str | None = None,
+        slope: float | None = None,
+        keep: Keep = "input",
+        process_group: Any = None,
+    ) -> None:
+        super().__init__()
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        conv = nn.Conv2d(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, **made
+        )
+        bn = nn.BatchNorm2d(out_channels, eps, momentum, affine, track_running_stats, **made)
+        self._hold(conv, bn, activation, slope, keep, process_group)
+
+    @classmethod
+    def of(
+        cls,
+        conv: nn.Conv2d,
+        bn: nn.BatchNorm2d,
+        activation: str | None = None,
+        slope: float | None = None,
+        keep: Keep = "input",
+        process_group: Any = None,
+    ) -> ConvBN2d:
+        """The layer of a convolution and a batch norm that exist, which become parts of it.
+
+        >>> import torch, opwright as ow
+        >>> layer = ow.nn.ConvBN2d.of(torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4))
+        >>> layer.conv.out_channels
+        4
+        """
+        layer = cls.__new__(cls)
+        nn.Module.__init__(layer)
+        layer._hold(conv, bn, activation, slope, keep, process_group)
+        layer.training = bn.training
+        return layer
+
+    def _hold(
+        self,
+        conv: nn.Conv2d,
+        bn: nn.BatchNorm2d,
+        activation: str | None,
+        slope: float | None,
+        keep: Keep,
+        process_group: Any,
+    ) -> None:
+        if bn.num_features != conv.out_channels:
+            raise ValueError(
+                f"ConvBN2d: the batch norm must have the {conv.out_channels} channels of the convolution, "
+                f"got {bn.num_features}"
+            )
+        if (activation or "none") not in ACTIVATIONS:
+            raise ValueError(
+                f"ConvBN2d: activation must be None or one of {', '.join(ACTIVATIONS)}, got {activation!r}"
+            )
+        if keep not in KEEPS:
+            raise ValueError(f"ConvBN2d: keep must be one of {', '.join(KEEPS)}, got {keep!r}")
+        self.conv, self.bn = conv, bn
+        self.activation = activation or "none"
+        self.slope = float(SLOPES.get(self.activation, 0.01) if slope is None else slope)
+        self.keep: Keep = keep
+        self.process_group = process_group
+
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        return fused(self.conv, self.bn, input, residual, self.activation, self.slope, self.keep, self.process_group)
+
+    def fold(self) -> nn.Conv2d:
+        """A convolution that does what convolution and batch norm do in evaluation, without residual and activation.
+
+        >>> import torch, opwright as ow
+        >>> layer = ow.nn.ConvBN2d(3, 4, 1).eval()
+        >>> x = torch.randn(2, 3, 5, 5)
+        >>> torch.allclose(layer.fold()(x), layer(x), atol=1e-6)
+        True
+        """
+        if self.bn.running_mean is None or self.bn.running_var is None:
+            raise ValueError("ConvBN2d: fold needs running statistics, and track_running_stats is False")
+        conv, bn = self.conv, self.bn
+        folded = nn.Conv2d(
+            conv.in_channels,
+            conv.out_channels,
+            conv.kernel_size,  # type: ignore[arg-type]
+            conv.stride,  # type: ignore[arg-type]
+            conv.padding,  # type: ignore[arg-type]
+            conv.dilation,  # type: ignore[arg-type]
+            conv.groups,
+            True,
+            conv.padding_mode,
+            device=conv.weight.device,
+            dtype=conv.weight.dtype,
+        )
+        mean, var = self.bn.running_mean.double(), self.bn.running_var.double()
+        with torch.no_grad():
+            scale = torch.rsqrt(var + bn.eps)
+            scale = scale if bn.weight is None else scale * bn.weight.double()
+            shift = (-mean if conv.bias is None else conv.bias.double() - mean) * scale
+            folded.weight.copy_(conv.weight.double() * scale[:, None, None, None])
+            assert folded.bias is not None
+            folded.bias.copy_(shift if bn.bias is None else shift + bn.bias.double())
+        folded.train(self.training)
+        return folded
+
+    def extra_repr(self) -> str:
+        said = [] if self.activation == "none" else [f"activation={self.activation}"]
+        said += [f"slope={self.slope}"] if self.activation in SLOPES else []
+        said += [] if self.keep == "input" else [f"keep={self.keep}"]
+        return ", ".join([*said, *(["synchronised"] if self.process_group is not None else [])])
+
+
+def fused(
+    conv: nn.Conv2d,
+    bn: nn.BatchNorm2d | nn.SyncBatchNorm,
+    input: Tensor,
+    residual: Tensor | None,
+    activation: str,
+    slope: float,
+    keep: Keep,
+    process_group: Any = None,
+) -> Tensor:
+    """What a convolution, the batch norm behind it, an addition and an activation compute, in one operator."""
+    if input.dim() != 4:
+        raise ValueError(f"ConvBN2d: input must have 4 dimensions, got {input.dim()}")
+    x, padding = padded(conv, input)
+    mean, var, training = bn.running_mean, bn.running_var, bn.training
+    batch = training or mean is None
+    group, ranks = "", 1
+    if training and (process_group is not None or isinstance(bn, nn.SyncBatchNorm)):
+        group, ranks = _shared_with(bn.process_group if process_group is None else process_group)
+    # What the gradient of an activation reads beside the convolution: the output lives on as the next layer's input.
+    of_output = residual is not None and (activation == "relu" or (activation in SLOPES and slope >= 0))
+    found = conv_bn(
+        x,
+        conv.weight,
+        conv.bias,
+        bn.weight,
+        bn.bias,
+        residual,
+        None if batch else mean,
+        None if batch else var,
+        stride=conv.stride,  # type: ignore[arg-type]
+        padding=padding,  # type: ignore[arg-type]
+        dilation=conv.dilation,  # type: ignore[arg-type]
+        groups=conv.groups,
+        eps=bn.eps,
+        activation=activation,
+        slope=slope,
+        keep_residual=residual is None or not (of_output or activation == "none"),
+        keep_output=of_output or (keep == "output" and residual is None),
+        keep_convolution=keep == "all" and torch.is_grad_enabled(),
+        group=group,
+        ranks=ranks,
+    )
+    output: Tensor = found.output
+    if training and mean is not None and bn.track_running_stats:
+        values = output.shape[0] * output.shape[2] * output.shape[3]
+        given: Any = (mean, var, bn.num_batches_tracked, found.mean, found.var, found.number)
+        track_statistics(*given, values=values, momentum=bn.momentum)
+    return output
+
+
+def _shared_with(process_group: Any) -> tuple[str, int]:
+    """The name and the size of a process group, that of all processes by default."""
+    from torch import distributed
+
+    if process_group is None:
+        if not distributed.is_available() or not distributed.is_initialized():
+            raise RuntimeError("ConvBN2d: statistics are shared in a process group; call init_process_group first")
+        process_group = distributed.group.WORLD
+    return process_group.group_name, process_group.size()
+
+
+def output_shape(conv: nn.Conv2d, x: Tensor) -> tuple[int, ...]:
+    """The shape of what a convolution returns."""
+    size = []
+    for d, (stride, dilation, kernel) in enumerate(zip(conv.stride, conv.dilation, conv.kernel_size, strict=True)):
+        reach = dilation * (kernel - 1)
+        around = 2 * conv.padding[d] if not isinstance(conv.padding, str) else reach if conv.padding == "same" else 0
+        size.append((x.shape[d + 2] + around - reach - 1) // stride + 1)  # type: ignore[operator]
+    return (x.shape[0], conv.out_channels, *size)
+
+
+def synchronise(model: nn.Module, process_group: Any = None) -> nn.Module:
+    """Share the statistics of every batch norm in a model, ConvBN2d's and fused ones too, between processes.
+
+    The counterpart of torch.nn.SyncBatchNorm.convert_sync_batchnorm, by which it goes; changes the model, and returns
+    what stands in its place. Without a group, between all processes.
+
+    >>> import torch, opwright as ow
+    >>> model = torch.nn.Sequential(ow.nn.ConvBN2d(3, 4, 1))
+    >>> type(ow.nn.synchronise(model)[0].bn).__name__
+    'SyncBatchNorm'
+    """
+    found: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model, process_group)
+    return found
+
+
+def padded(conv: nn.Conv2d, x: Tensor) -> tuple[Tensor, Sequence[int]]:
+    """The input, and what is left to the convolution of its padding: the same number of zeros on either side."""
+    if conv.padding_mode != "zeros":
+        return F.pad(x, conv._reversed_padding_repeated_twice, mode=conv.padding_mode), [0, 0]
+    if conv.padding == "valid":
+        return x, [0, 0]
+    if conv.padding == "same":
+        reach = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
+        odd = [r % 2 for r in reach]
+        return F.pad(x, (0, odd[1], 0, odd[0])) if any(odd) else x, [r // 2 for r in reach]
+    return x, conv.padding  # type: ignore[return-value]

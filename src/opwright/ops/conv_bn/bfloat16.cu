@@ -1,0 +1,3 @@
+#include "device.cuh"
+
+conv_bn::Passes conv_bn::bfloat16_passes() { return passes<BFloat16>(); }

@@ -1,0 +1,3 @@
+#include "device.cuh"
+
+conv_bn::Passes conv_bn::double_passes() { return passes<double>(); }

@@ -1,0 +1,3 @@
+#include "device.cuh"
+
+conv_bn::Passes conv_bn::float_passes() { return passes<float>(); }

@@ -1,0 +1,3 @@
+#include "device.cuh"
+
+conv_bn::Passes conv_bn::half_passes() { return passes<Half>(); }

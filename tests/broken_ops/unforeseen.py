@@ -1,0 +1,95 @@
+"""Mistakes that no sample of their author shows: in values, sizes, indices and options, and kernels that cheat."""
+
+from __future__ import annotations
+
+from tests.broken_ops.mistake import Broken
+
+UNFORESEEN = [
+    Broken(
+        "values",
+        "no_maximum",
+        "forward",
+        "where the reference is finite",
+        "softmax without subtracting the maximum: large numbers overflow",
+    ),
+    Broken(
+        "values",
+        "early_maximum",
+        "forward",
+        "the result is wrong in",
+        "softmax with the maximum of a row's first elements only",
+    ),
+    Broken("values", "clipped", "forward", "the result is wrong in", "numbers beyond a limit are cut off at it"),
+    Broken("values", "tiny_dropped", "forward", "the result is wrong in", "very small numbers are taken for zero"),
+    Broken("values", "soft_plus", "forward", "the result is wrong in", "an asymptote is used too early"),
+    Broken(
+        "values", "one_pass", "forward", "the result is wrong in", "a variance in one pass, which cancels far from zero"
+    ),
+    Broken(
+        "values", "whole_in_doubles", "forward", "the result is wrong in", "64-bit integers on the way through doubles"
+    ),
+    Broken(
+        "values", "whole_in_floats", "forward", "the result is wrong in", "32-bit integers on the way through floats"
+    ),
+    Broken(
+        "values", "half_away", "forward", "the result is wrong in", "ties are rounded away from zero and not to even"
+    ),
+    Broken("values", "dead_row", "special", "0 where the reference is nan", "a row of -inf becomes zeros"),
+    Broken("values", "zero_row", "special", "nan where the reference is finite", "a row of zeros becomes NaN"),
+    Broken(
+        "values", "low_start", "forward", "the result is wrong in", "a maximum that is searched for from -1000 upwards"
+    ),
+    Broken(
+        "values", "zeros_skipped", "special", "the result is wrong in", "a tensor of zeros is taken for nothing to do"
+    ),
+    Broken("shapes", "long_rows", "forward", "the result is wrong in", "the last block of a long row is left out"),
+    Broken("shapes", "one_length", "forward", "the result is wrong in", "wrong for one particular length"),
+    Broken("shapes", "square_unchanged", "forward", "the result is wrong in", "a square matrix is not transposed"),
+    Broken("shapes", "four_million", "forward", "is off by", "wrong beyond 2²² elements"),
+    Broken("shapes", "powers_of_two", "forward", "the result is wrong in", "wrong for large powers of two"),
+    Broken("shapes", "eight_tensors", "forward", "the result is wrong in", "of a list the first eight tensors only"),
+    Broken(
+        "shapes", "flag_forgotten", "forward", "the result is wrong in", "a flag that no sample sets is not looked at"
+    ),
+    Broken("shapes", "zero_kept", "forward", "the result is wrong in", "an option of 0 is taken for none given"),
+    Broken("shapes", "sign_lost", "forward", "the result is wrong in", "a negative option is taken for its opposite"),
+    Broken("indexing", "sorted_only", "forward", "the result is wrong in", "right only where the segments are sorted"),
+    Broken(
+        "indexing",
+        "last_wins",
+        "forward",
+        "the result is wrong in",
+        "of rows for one place the last remains, and is not added",
+    ),
+    Broken(
+        "indexing",
+        "negative_as_zero",
+        "forward",
+        "the result is wrong in",
+        "an index that counts from the end is taken for 0",
+    ),
+    Broken(
+        "indexing",
+        "wraps_around",
+        "rejects",
+        "which the reference rejects",
+        "an index beyond the end comes round to the beginning",
+    ),
+    Broken(
+        "indexing", "ignored_counted", "forward", "the result is wrong in", "targets to ignore are counted in a mean"
+    ),
+    Broken("indexing", "empty_bag", "forward", "the result is wrong in", "an empty bag takes a row of the next"),
+    Broken(
+        "cheats",
+        "by_address",
+        "state",
+        "of several calls",
+        "keeps results by the address, first and last values of its input",
+    ),
+    Broken("cheats", "by_shape", "state", "of several calls", "keeps results by the shape and the sum of its input"),
+    Broken("cheats", "by_count", "state", "of many calls", "right in its first thousand calls"),
+    Broken("cheats", "now_and_then", "state", "of many calls", "wrong in every 97th call"),
+    Broken("cheats", "handed_out_again", "state", "is overwritten by a later call", "hands out the same memory again"),
+    Broken("cheats", "small_only", "forward", "the result is wrong in", "guesses where there are many elements"),
+    Broken("cheats", "near_zero_only", "forward", "the result is wrong in", "right only where the mean is near zero"),
+]

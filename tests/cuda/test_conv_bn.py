@@ -1,0 +1,181 @@
+"""conv_bn on the GPU gives what PyTorch's layers give in float64, in both layouts, whatever it keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import opwright as ow
+from tests.cuda import FLOATS, needs_gpu
+
+pytestmark = needs_gpu
+TOLERANCE = {torch.float64: 1e-11, torch.float32: 3e-5, torch.float16: 6e-3, torch.bfloat16: 4e-2}
+ACTIVATIONS: dict[str, Any] = {
+    "none": lambda z: z,
+    "relu": F.relu,
+    "leaky_relu": lambda z: F.leaky_relu(z, 0.3),
+    "elu": lambda z: F.elu(z, 0.3),
+    "silu": F.silu,
+    "gelu": F.gelu,
+}
+FORMS: list[dict[str, Any]] = [
+    {},
+    {"fixed": True},
+    {"groups": 4, "stride": 2, "inside": 4, "out": 12, "size": 7},
+    {"kernel": 1, "inside": 5, "out": 7, "size": 5},  # nothing is a multiple of anything
+]
+KEPT = [
+    ("none", False, "input"),
+    ("none", True, "input"),
+    ("relu", False, "input"),
+    ("relu", True, "input"),
+    ("relu", True, "mask"),
+    ("leaky_relu", False, "output"),
+    ("none", False, "output"),
+    ("leaky_relu", True, "mask"),
+    ("elu", True, "mask"),
+    ("elu", False, "input"),
+    ("silu", True, "input"),
+    ("gelu", True, "all"),
+    ("relu", False, "all"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _exact() -> Any:
+    with torch.backends.cudnn.flags(allow_tf32=False, deterministic=True):
+        yield
+
+
+def compare(
+    dtype: torch.dtype, last: bool, activation: str, residual: bool, keep: str, hard: bool = False, **form: Any
+) -> None:
+    inside, out, size = form.get("inside", 8), form.get("out", 16), form.get("size", 9)
+    kernel, groups, stride, fixed = (
+        form.get(k, d) for k, d in (("kernel", 3), ("groups", 1), ("stride", 1), ("fixed", False))
+    )
+    generator = torch.Generator().manual_seed(0)
+    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+    def draw(*shape: int, dtype: torch.dtype = dtype, scale: float = 1.0, shift: float = 0.0) -> Tensor:
+        return (torch.randn(shape, generator=generator, dtype=torch.float64) * scale + shift).to(dtype).double()
+
+    x, weight, bias = (
+        draw(4, inside, size, size),
+        draw(out, inside // groups, kernel, kernel, scale=0.2),
+        draw(out, dtype=wide),
+    )
+    gamma, beta = draw(out, dtype=wide, scale=0.3, shift=1.2), draw(out, dtype=wide)
+    if hard:  # nothing of these channels can be computed back
+        gamma[0], gamma[1], gamma[out - 1], beta[2] = 0, 1e-5, 0, 300
+    mean, var = (draw(out, dtype=wide), draw(out, dtype=wide).abs() + 0.5) if fixed else (None, None)
+    given = [t.requires_grad_() for t in (x, weight, bias, gamma, beta)]
+    y = F.conv2d(x, weight, bias, stride, kernel // 2, 1, groups)
+    z = F.batch_norm(y, mean, var, gamma, beta, not fixed)
+    if residual:
+        given.append(draw(*y.shape).requires_grad_())
+        z = z + given[-1]
+    expected = ACTIVATIONS[activation](z)
+    grad = draw(*y.shape)
+    if activation in ("relu", "leaky_relu", "elu"):
+        grad = torch.where(z.detach().abs() < 0.12, torch.zeros_like(grad), grad)  # at a kink rounding decides
+    wanted = [expected, *torch.autograd.grad(expected, given, grad)]
+    layout = torch.channels_last if last else torch.contiguous_format
+
+    def place(t: Tensor) -> Tensor:
+        if t.dim() == 4:
+            return t.detach().to("cuda", dtype).contiguous(memory_format=layout).requires_grad_()
+        return t.detach().to("cuda", wide).requires_grad_()
+
+    ours = [place(t) for t in given]
+    at = [None if t is None else place(t).detach() for t in (mean, var)]
+    found = ow.conv_bn(
+        *ours[:5],
+        ours[5] if residual else None,
+        *at,
+        stride=[stride] * 2,
+        padding=[kernel // 2] * 2,
+        groups=groups,
+        activation=activation,
+        slope=0.3,
+        keep_residual=keep != "mask",
+        keep_output=keep in ("mask", "output"),
+        keep_convolution=keep == "all",
+    )
+    got = [found.output, *torch.autograd.grad(found.output, ours, place(grad).detach())]
+    for i, (a, b) in enumerate(zip(got, wanted, strict=True)):
+        if i == 3 and not fixed:
+            continue  # the bias has no gradient but rounding
+        error = ((a.double().cpu() - b).abs().max() / b.abs().max().clamp(min=1e-2)).item()
+        assert error < TOLERANCE[dtype], f"result {i} is off by {error:.2g}"
+    if not fixed:
+        torch.testing.assert_close(
+            found.mean.double().cpu(), y.mean((0, 2, 3)), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
+        )
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("last", [False, True], ids=["nchw", "channels_last"])
+def test_it_is_right_in_every_form(dtype: torch.dtype, last: bool) -> None:
+    for activation, residual, keep in KEPT:
+        for form in FORMS:
+            compare(dtype, last, activation, residual, keep, **form)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("last", [False, True], ids=["nchw", "channels_last"])
+def test_channels_that_cannot_be_computed_back_are_computed_again(dtype: torch.dtype, last: bool) -> None:
+    for activation in ("none", "leaky_relu"):
+        compare(dtype, last, activation, False, "output", hard=True, groups=2, stride=2, out=24)
+
+
+def test_a_mean_far_from_zero_costs_no_digits() -> None:
+    x = torch.randn(8, 16, 14, 14, device="cuda") + 1e4
+    weight = torch.eye(16, device="cuda")[:, :, None, None].contiguous()
+    for layout in (torch.contiguous_format, torch.channels_last):
+        found = ow.conv_bn(x.contiguous(memory_format=layout), weight)
+        exact = x.double().var((0, 2, 3), unbiased=False)
+        torch.testing.assert_close(found.var.double(), exact, rtol=2e-3, atol=0)
+
+
+def test_it_is_the_same_each_time_and_can_be_captured() -> None:
+    layer = ow.nn.ConvBN2d(16, 32, 3, padding=1, activation="relu").cuda()
+    layer = layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x = torch.randn(8, 16, 14, 14, device="cuda").contiguous(memory_format=torch.channels_last).requires_grad_()
+
+    def step() -> list[Tensor]:
+        out = layer(x)
+        grads = torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])
+        return [out.detach(), *grads]  # a graph that lives on belongs to the stream it was made on
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        first = [step() for _ in range(3)][-1]
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    batches = layer.bn.num_batches_tracked.item()  # type: ignore[union-attr]
+    graph.replay()
+    assert layer.bn.num_batches_tracked == batches + 1
+    for a, b in zip(first, captured, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_what_it_keeps_is_its_input() -> None:
+    def kept(model: Any, x: Tensor) -> int:
+        model(x)
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_stats()["requested_bytes.all.current"]
+        out = model(x)
+        return int(torch.cuda.memory_stats()["requested_bytes.all.current"] - before - out.numel() * out.element_size())
+
+    x = torch.randn(16, 32, 28, 28, device="cuda", requires_grad=True)
+    layer = ow.nn.ConvBN2d(32, 32, 3, padding=1, activation="relu").cuda()
+    assert kept(layer, x) <= 4096
+    layer.keep = "all"
+    assert x.numel() * 4 <= kept(layer, x) <= x.numel() * 4 + 4096

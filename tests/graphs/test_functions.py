@@ -1,0 +1,211 @@
+"""spmm, sddmm and graph_conv over graphs."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor
+
+import opwright as ow
+from tests.graphs.test_graph import dense, made
+
+REDUCTIONS: tuple[Any, ...] = ("sum", "mean", "max", "min")
+ORDERS: tuple[Any, ...] = ("aggregate", "transform")
+
+
+def awkward() -> ow.Graph:
+    """Repeated edges, a loop, a node alone, and a row that is longer than the others."""
+    return made([[0, 1, 1, 3, 0, 2, 4, 3, 0], [2, 2, 0, 0, 0, 2, 2, 2, 2]], 6)
+
+
+def double(*shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_every_reduction_differentiates_twice(reduce: Any) -> None:
+    torch.manual_seed(0)
+    graph, x, weight = awkward(), double(6, 3), double(9)
+    torch.autograd.gradcheck(lambda x, w: ow.spmm(x, graph, w, reduce=reduce), (x, weight))
+    torch.autograd.gradgradcheck(lambda x, w: ow.spmm(x, graph, w, reduce=reduce), (x, weight))
+
+
+def test_products_on_edges_are_those_of_the_matrix() -> None:
+    torch.manual_seed(0)
+    graph, a, b = made([[0, 4, 4], [1, 1, 0]], (5, 2)), double(2, 3), double(5, 3)
+    source, target = graph.edge_index
+    assert torch.allclose(ow.sddmm(a, b, graph), (a @ b.t())[target, source])
+    torch.autograd.gradcheck(lambda a, b: ow.sddmm(a, b, graph), (a, b))
+
+
+def test_no_neighbours_are_zero_and_several_maxima_share() -> None:
+    graph = made([[0, 1, 2], [0, 0, 0]], 3)
+    x = torch.tensor([[1.0, -1.0], [1.0, -2.0], [0.0, -1.0]], requires_grad=True)
+    for reduce in ("max", "min"):
+        assert not ow.spmm(x, graph, reduce=reduce)[1:].any()
+    (grad,) = torch.autograd.grad(ow.spmm(x, graph, reduce="max").sum(), x)
+    assert grad.tolist() == [[0.5, 0.5], [0.5, 0.0], [0.0, 0.5]]
+    assert torch.isnan(ow.spmm(torch.full_like(x, float("nan")), graph, reduce="max")[0]).all()
+
+
+def test_leading_dimensions_are_features() -> None:
+    graph, x = awkward(), torch.randn(2, 3, 6, 4)
+    bias = torch.randn(4)
+    for reduce in REDUCTIONS:
+        whole = ow.spmm(x, graph, reduce=reduce)
+        assert torch.allclose(whole[1, 2], ow.spmm(x[1, 2], graph, reduce=reduce))
+    assert torch.allclose(ow.spmm(x, graph, bias=bias)[0, 1], ow.spmm(x[0, 1], graph) + bias)
+    weight = torch.randn(4, 5)
+    for order in ORDERS:
+        out = ow.graph_conv(x, weight, torch.ones(5), graph, order=order)
+        assert torch.allclose(out[1, 0], ow.graph_conv(x[1, 0], weight, torch.ones(5), graph), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_half_precisions_are_added_up_in_float32(dtype: torch.dtype) -> None:
+    """4096 ones and a half: in bfloat16 a sum would stop at 256."""
+    graph = ow.Graph(torch.stack((torch.arange(4096), torch.zeros(4096, dtype=torch.int64))), (4096, 1))
+    x = torch.ones(4096, 9, dtype=dtype, requires_grad=True)
+    weight = torch.full((4096,), 0.5, requires_grad=True)  # float32 beside half
+    out = ow.spmm(x, graph, weight)
+    assert out.dtype == dtype
+    assert (out == 2048).all()
+    grad_x, grad_weight = torch.autograd.grad(out.sum(), (x, weight))
+    assert (grad_x.dtype, grad_weight.dtype) == (dtype, torch.float32)
+    assert (grad_weight == 9).all()
+
+
+def test_a_convolution_is_the_product_of_three_matrices() -> None:
+    torch.manual_seed(0)
+    graph, x, weight, bias, edge = awkward(), double(6, 4), double(4, 3), double(3), double(9)
+    a = torch.zeros(6, 6, dtype=torch.float64).index_put(
+        (graph.edge_index[1], graph.edge_index[0]), edge, accumulate=True
+    )
+    for order in ORDERS:
+        out = ow.graph_conv(x, weight, bias, graph, edge, order=order)
+        assert torch.allclose(out, a @ x @ weight + bias)
+        assert torch.allclose(ow.graph_conv(x, weight, bias, a, order=order), out)
+        relu = ow.graph_conv(x, weight, bias, graph, edge, order=order, activation="relu")
+        assert torch.equal(relu, out.relu())
+        leaves = (x, weight, bias, edge)
+        grads = torch.autograd.grad(relu.square().sum(), leaves)
+        expected = torch.autograd.grad((a @ x @ weight + bias).relu().square().sum(), leaves, retain_graph=True)
+        for got, right in zip(grads, expected, strict=True):
+            assert torch.allclose(got, right)
+    for order in ORDERS:
+        torch.autograd.gradgradcheck(
+            lambda x, w, e, order=order: ow.graph_conv(x, w, None, graph, e, order=order, reduce="mean"),
+            (x, weight, edge),
+        )
+
+
+def first(inputs: int, outputs: int, *, learns: tuple[bool, bool] = (False, False), force: Any = "auto") -> str:
+    graph = awkward()
+    x, weight = torch.rand(6, inputs, requires_grad=learns[0]), torch.rand(inputs, outputs, requires_grad=learns[1])
+    return ow.explain(ow.graph_conv, x, weight, None, graph, order=force).runs
+
+
+def test_the_cheaper_order_is_taken_and_explained() -> None:
+    assert first(2, 9) == "(A X) W"
+    assert first(9, 2) == "A (X W)"
+    # A gradient of the weight alone walks the edges a second time after A (X W), and not after (A X) W.
+    assert first(10, 8) == "A (X W)"
+    assert first(10, 8, learns=(False, True)) == "(A X) W"
+    assert first(10, 8, learns=(True, True)) == "A (X W)"
+    assert first(9, 2, force="aggregate") == "(A X) W"
+    text = str(ow.explain(ow.graph_conv, torch.rand(6, 2), torch.rand(2, 9), None, awkward()))
+    assert "moves less: (A X) W" in text
+    assert "spmm forward" in text
+    dense_a = ow.explain(ow.graph_conv, torch.rand(6, 2), torch.rand(2, 9), None, torch.rand(6, 6))
+    assert dense_a.runs == "(A X) W"
+
+
+X, W = torch.rand(6, 2), torch.rand(2, 2)
+spmm: Any = ow.spmm  # any arguments
+graph_conv: Any = ow.graph_conv
+BAD: list[tuple[Any, type[Exception], str]] = [
+    (lambda g: spmm(torch.rand(5, 2), g), ValueError, "spmm: x must have shape [..., 6, features]"),
+    (lambda g: spmm(torch.rand(6), g), ValueError, "got (6,)"),
+    (lambda g: spmm(X, torch.eye(6)), TypeError, "spmm: graph must be an ow.Graph, got Tensor"),
+    (lambda g: spmm(X, g, torch.rand(8)), ValueError, "spmm: weight must have shape (9,), one"),
+    (lambda g: spmm(X, g, reduce="prod"), ValueError, "reduce must be 'sum', 'mean', 'max' or 'min'"),
+    (lambda g: spmm(X, g, reduce="max", bias=torch.rand(2)), ValueError, "bias is for sums and means"),
+    (lambda g: spmm(X, g, torch.rand(9).double()), ValueError, "weight must be float32, as x is, got fl"),
+    (lambda g: spmm(torch.ones(6, 2, dtype=torch.int64), g), NotImplementedError, "x must be a floating-point tensor"),
+    (lambda g: spmm(torch.rand(6, 2, device="meta"), g), ValueError, "x is on meta and the graph on cpu"),
+    (lambda g: ow.sddmm(X, torch.rand(6, 3), g), ValueError, "sddmm: a must have shape (6, 3), got"),
+    (lambda g: graph_conv(X, torch.rand(3, 2), None, g), ValueError, "weight must have shape [2, out]"),
+    (lambda g: graph_conv(X, W, torch.rand(3), g), ValueError, "bias must have shape (2,)"),
+    (lambda g: graph_conv(torch.rand(4, 2), W, None, g), ValueError, "x must have shape [..., 6, in]"),
+    (lambda g: graph_conv(X, W, None, torch.eye(6).to_sparse()), ValueError, "from_s"),
+    (lambda g: graph_conv(X, W, None, [1]), TypeError, "or a dense matrix, got list"),
+    (lambda g: graph_conv(X, W, None, g, order="both"), ValueError, "order must be 'auto'"),
+    (lambda g: graph_conv(X, W, None, g, activation="elu"), ValueError, "activation must be"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "error", "says"), BAD)
+def test_bad_calls_are_refused_by_name(call: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error) as raised:
+        call(awkward())
+    assert says in str(raised.value), raised.value
+
+
+def test_raw_calls_are_looked_at_on_the_cpu() -> None:
+    x = torch.rand(3, 2)
+    rowptr, col = torch.tensor([0, 1, 3]), torch.tensor([2, 0, 1])
+    for bad_rowptr, bad_col, says in (
+        (rowptr, torch.tensor([2, 0, 3]), "spmm: col must lie in [0, 3), got 3"),
+        (rowptr, torch.tensor([2, 0, 2**32]), "spmm: col must lie in [0, 3), got 4294967296"),
+        (torch.tensor([0, 4, 3]), col, "spmm: rowptr must not decrease"),
+        (torch.tensor([0, 1, 2**32 + 3]), col, "spmm: rowptr must go from 0 to the 3 edges"),
+    ):
+        with pytest.raises(RuntimeError) as raised:
+            torch.ops.opwright.spmm(x, bad_rowptr, bad_col)
+        assert says in str(raised.value)
+    x.requires_grad_()
+    out = torch.ops.opwright.spmm(
+        x, rowptr, col, t_rowptr=torch.tensor([0, 1, 2, 3]), t_col=torch.tensor([1, 9, 0]), t_edge=col
+    )
+    with pytest.raises(RuntimeError, match="t_col must lie in"):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_nothing_of_the_size_of_edges_times_features_is_made(order: Literal["aggregate", "transform"]) -> None:
+    """The largest tensor of a call with many edges and few nodes, forward and backward."""
+    from opwright.kit.bench.memory import peak_bytes
+
+    torch.manual_seed(0)
+    edges, nodes, features = 40_000, 50, 32
+    graph = ow.Graph(torch.randint(0, nodes, (2, edges)), nodes)
+    x, weight, edge = torch.rand(nodes, features), torch.rand(features, features), torch.rand(edges)
+    leaves = [t.requires_grad_() for t in (x, weight, edge)]
+
+    def call() -> Any:
+        return torch.autograd.grad(ow.graph_conv(x, weight, None, graph, edge, order=order).sum(), leaves)
+
+    call()
+    assert peak_bytes(call, torch.device("cpu")) < edges * features * 4 / 4
+
+
+def test_torch_func_and_autocast_take_graphs() -> None:
+    graph, x, weight = awkward(), torch.randn(6, 4), torch.randn(4, 3)
+    whole = torch.func.vmap(lambda x: ow.spmm(x, graph))(torch.stack((x, 2 * x)))
+    assert torch.allclose(whole[1], 2 * ow.spmm(x, graph), atol=1e-6)
+    jvp: Any = torch.func.jvp
+    _, tangent = jvp(lambda x: ow.graph_conv(x, weight, None, graph), (x,), (x,))
+    assert torch.allclose(tangent, ow.graph_conv(x, weight, None, graph), atol=1e-5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = ow.graph_conv(x, weight, torch.zeros(3), graph, torch.rand(9), order="transform")
+    assert out.dtype == torch.bfloat16
+
+
+def test_the_check_and_explain_know_the_functions() -> None:
+    graph, x = awkward(), torch.rand(6, 2, requires_grad=True)
+    assert ow.explain(ow.spmm, x, graph).runs == "cpu.cpp"
+    assert ow.explain(ow.spmm, x, graph, reduce="max").schema.startswith("spmm_max(")
+    assert ow.explain(ow.sddmm, x, x, graph).runs == "cpu.cpp"
+    assert torch.allclose(ow.spmm(x.double(), graph), dense(graph) @ x.double())

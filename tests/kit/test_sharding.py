@@ -1,0 +1,219 @@
+"""What may be said about sharding, what follows from it, and what explain and the check say of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import opwright as ow
+from opwright.kit.derive import shard
+from opwright.kit.spec.shard import PARTIAL, REPLICATE, elementwise, read
+from tests.kit.recording import Define
+
+LINEAR = "x[..., k] weight[n, k] bias[n] -> [..., n]"
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return torch.nn.functional.linear(x, weight, bias)
+
+
+# --- rules --------------------------------------------------------------------------------------------------------
+
+
+def test_a_dimension_of_inputs_and_results_cuts_them_together() -> None:
+    rules = {r.dimension: r for r in read("f", LINEAR, sums="k", once="bias").rules({"x": (6, 4), "weight": (8, 4)})}
+    assert list(rules) == ["n", "...[0]", "k"]
+    assert rules["n"].inputs == {"x": REPLICATE, "weight": 0}
+    assert rules["n"].outputs == (1,)
+    assert rules["...[0]"].inputs == {"x": 0, "weight": REPLICATE}
+
+
+def test_a_sum_gives_summands_in_which_a_term_counts_once() -> None:
+    shapes = {"x": (2, 3, 4), "weight": (8, 4), "bias": (8,)}
+    (rule,) = [r for r in read("f", LINEAR, sums="k", once="bias").rules(shapes) if r.dimension == "k"]
+    assert rule.inputs == {"x": 2, "weight": 1, "bias": PARTIAL}
+    assert rule.outputs == (PARTIAL,)
+
+
+def test_what_is_broadcast_is_not_cut() -> None:
+    rules = elementwise(["x", "y"], 1).rules({"x": (6, 1), "y": (8,)})
+    assert [(r.inputs, r.outputs) for r in rules] == [
+        ({"x": 0, "y": REPLICATE}, (0,)),
+        ({"x": REPLICATE, "y": 0}, (1,)),
+    ]
+
+
+def test_gradients_are_transposed_to_every_order(define: Define) -> None:
+    op = define(affine)
+    op.shard(LINEAR, sums="k", once="bias")
+    author, sharding = shard.declared(op.backward) or (None, None)
+    assert author is op
+    assert sharding is not None
+    shapes: dict[str, Any] = {"grad": (6, 8), "x": (6, 4), "weight": (8, 4), "bias": (8,)}
+    first = {r.dimension: r for r in shard.rules(op.backward, op, sharding, shapes, ())}
+    assert first["...[0]"].outputs == (0, PARTIAL, PARTIAL)
+    assert first["n"].outputs == (PARTIAL, 0, 0)
+    assert first["k"].inputs["grad"] == REPLICATE
+    assert first["k"].outputs == (1, 1, REPLICATE)
+    above = op.backward.backward
+    shapes |= {"grad_grad_x": (6, 4), "grad_grad_weight": (8, 4), "grad_grad_bias": (8,)}
+    second = {r.dimension: r for r in shard.rules(above, op, sharding, shapes, ())}
+    assert second["...[0]"].inputs["grad_grad_weight"] == REPLICATE
+    assert second["...[0]"].outputs[:2] == (0, 0)
+    assert second["...[0]"].outputs[2] == PARTIAL
+    assert ow.check(op, only=["sharding"]).passed
+
+
+# --- mistakes -----------------------------------------------------------------------------------------------------
+
+MISTAKES = [
+    ("x[b, k] weight[n, k]", {}, "shard takes patterns such as"),
+    ("x[b, k weight[n, k] -> [b, n]", {}, "cannot read"),
+    ("x[b, k] weight[n, k] -> ", {}, "after ->"),
+    ("y[b, k] -> [b, k]", {}, "names 'y'; the tensors of NAME are x, weight, bias"),
+    ("x[b, k] weight[n, k] -> [b, n]", {"over": "m"}, "over names the dimension 'm', which is in no input"),
+    ("x[b, k] weight[n, k] -> [b, n]", {"sums": "m"}, "sums names the dimension 'm'"),
+    ("x[b, k] weight[n, k] -> [b, n]", {"sums": "n"}, "sums names 'n', which every result has"),
+    ("x[b, k] weight[n, k] -> [b, n]", {"over": "k"}, "'k' cannot be cut: result 0 lacks it"),
+    ("x[b, k] weight[3*n, k] -> [b, n]", {"over": "n"}, "over names the dimension 'n', which stands in products"),
+    ("x[b, b] weight[n, b] -> [b, n]", {"over": "b"}, "x has it twice"),
+    ("x[b, k] weight[n, k] -> [b, n]", {"once": "bias"}, "no dimension is summed"),
+    ("x[b, k] weight[n, k] -> [b, n]", {"sums": "k", "once": "weight"}, "once names 'weight', which has 'k' itself"),
+    ("x[b, k] weight[n, k] -> [b, n]", {"sums": "k", "once": "bais"}, "once names 'bais'"),
+    ("x[b, k] weight[n, k] -> [b, n] [b]", {}, "2 results are described"),
+    ("-> [b, n]", {}, "no kernel's domain has sizes"),
+    ("x[b, k] weight[n, k] -> [b, n]", {"over": 3}, "over must be names"),
+    ("x[b, k] weight[n, k] -> [b, n]", {"group": "world"}, "group names 'world', which is no parameter"),
+]
+
+
+@pytest.mark.parametrize(("patterns", "options", "says"), MISTAKES, ids=lambda v: v if isinstance(v, str) else None)
+def test_a_rule_that_cannot_be_meant_is_an_error(
+    define: Define, patterns: str, options: dict[str, Any], says: str
+) -> None:
+    op = define(affine)
+    with pytest.raises((ValueError, TypeError)) as raised:
+        op.shard(patterns, **options)
+    assert str(raised.value).startswith(f"{op.name}: ")
+    assert says.replace("NAME", op.name) in str(raised.value)
+    assert op.spec.sharding is None
+
+
+@pytest.mark.parametrize("kernel_first", [True, False])
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ("x[b, k] weight[8, k]", "'n' of weight is to be cut"),
+        ("x[b, k] weight[b, k]", "must be cut with it"),
+        ("x[b, k] weight[n, k, j]", "has 2 dimensions, and its domain has weight[n, k, j]"),
+    ],
+)
+def test_a_rule_that_contradicts_the_domain_is_an_error(
+    define: Define, kernel_first: bool, sizes: str, says: str
+) -> None:
+    op = define(affine)
+    calls: list[Any] = [
+        lambda: op.kernel("cpu", ow.Domain(sizes=sizes))(op.reference),
+        lambda: op.shard("x[b, k] weight[n, k] bias[n] -> [b, n]"),
+    ]
+    first, second = calls if kernel_first else calls[::-1]
+    first()
+    before = op.spec
+    with pytest.raises(ValueError, match="shard") as raised:
+        second()
+    assert says in str(raised.value)
+    assert op.spec is before
+
+
+def test_an_operator_that_draws_or_writes_has_no_rule() -> None:
+    @ow.op(name="sharded_noise", random=True)
+    def noise(x: Tensor) -> Tensor:
+        return x + torch.rand_like(x)
+
+    with pytest.raises(TypeError, match="sharded_noise: shard is for operators that neither draw"):
+        noise.shard("x[n] -> [n]")
+
+
+def test_an_extra_result_must_be_described(define: Define) -> None:
+    op = define(affine)
+    op.shard("x[b, k] weight[n, k] bias[n] -> [b, n]", over="b")
+    op.saving("twice")(lambda x, weight, bias: (affine(x, weight, bias), 2 * x))
+    with pytest.raises(TypeError, match="shard must describe the extra result 'twice'"):
+        shard.rules(op.saving_form, op, op.spec.sharding, {"x": (4, 2), "weight": (3, 2)}, ())  # type: ignore[arg-type]
+
+
+# --- what is said ---------------------------------------------------------------------------------------------------
+
+
+def test_the_check_says_what_could_be_declared(define: Define) -> None:
+    def gated(x: Tensor, weight: Tensor) -> Tensor:
+        return torch.nn.functional.silu(x @ weight.t())
+
+    op = define(gated)
+
+    @op.samples
+    def _(make: ow.Maker) -> Any:
+        yield make(4, 6), make(3, 6)
+        yield make(5, 3), make(7, 3)
+
+    op.shard("x[b, k] weight[n, k] -> [b, n]", over="b")
+    assert ow.check(op, only=["sharding"]).notes == [f'{op.name}: n could be cut as well: over="b n"']
+
+
+def test_explain_says_along_what_dtensors_may_be_cut() -> None:
+    (step,) = [s for s in ow.explain(ow.linear).steps if s.name == "sharding"]
+    assert (step.runs, step.why) == ("declared", "DTensors may be cut along n, ..., k (a sum)")
+
+
+# --- a collective inside --------------------------------------------------------------------------------------------
+
+
+def with_collective(name: str, whole: bool) -> ow.Op[..., Any]:
+    """An operator that takes the mean of a batch, between devices where it is told which."""
+
+    @ow.op(name=name, opaque=True)
+    def centred(x: Tensor, *, group: str = "") -> Tensor:
+        from torch.distributed import _functional_collectives
+
+        collectives: Any = _functional_collectives
+        total, count = x.sum(0), x.new_tensor(float(x.shape[0]))
+        if group and whole:
+            total, count = (collectives.wait_tensor(collectives.all_reduce(t, "sum", group)) for t in (total, count))
+        return x - total / count.clamp_min(1)
+
+    @centred.gradient
+    def _(grad: Tensor, group: str) -> Tensor:
+        return centred.reference(grad, group=group)  # type: ignore[no-any-return]
+
+    @centred.samples
+    def _(make: ow.Maker) -> Any:
+        if make.dtype.is_floating_point:
+            yield make(5, 3)
+            yield make(4, 2)
+
+    centred.shard("x[b, k] -> [b, k]", over="b", group="group")
+    return centred
+
+
+def test_ranks_that_communicate_are_simulated_in_one_process() -> None:
+    assert ow.check(with_collective("centred_between_ranks", True), only=["sharding"]).passed
+
+
+def test_a_collective_that_is_forgotten_is_found() -> None:
+    failures = ow.check(with_collective("centred_alone", False), only=["sharding"]).failures
+    assert "cut along b into 2" in failures[0].message
+
+
+# --- nobody pays who does not use it --------------------------------------------------------------------------------
+
+
+def test_importing_the_package_does_not_import_dtensor() -> None:
+    code = "import opwright, sys; assert 'torch.distributed.tensor' not in sys.modules; print('lean')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ))
+    assert done.stdout.strip() == "lean", done.stderr

@@ -1,0 +1,152 @@
+"""Classes that hold state in C++: made, called, pickled, passed to operators and threads, freed with the last user."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import pickle
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import opwright as ow
+from opwright.kit.spec.kinds import kind_of
+from opwright.kit.state import Classes, StateClass
+from tests.classes import CELLS, RESULTS, run
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "state"
+
+
+def test_a_class_may_be_an_annotation_and_one_that_is_not_there_says_so() -> None:
+    made = StateClass("Table", (), {"__opwright_schema__": "__torch__.torch.classes.tables.Table"})
+    kind = kind_of(made)
+    assert kind is not None
+    assert kind.schema == "__torch__.torch.classes.tables.Table"
+    assert repr(made) == "<class tables.Table, held in C++>"
+    assert not isinstance(3, made)
+    with pytest.raises(TypeError):
+        kind.convert(3)
+    with pytest.raises(AttributeError, match=re.escape("tables has no class 'Table'; add OPWRIGHT_CLASS(Table, c)")):
+        Classes("tables").Table  # noqa: B018
+
+
+def test_the_stored_table_has_every_cell_for_the_releases_that_are_named() -> None:
+    stored = json.loads(RESULTS.read_text(encoding="utf-8"))
+    assert {"2.10.0", "2.13.0"} <= set(stored)
+    for version, found in stored.items():
+        assert list(found["cells"]) == list(CELLS), version
+
+
+@pytest.fixture(scope="module")
+def stacks() -> Any:
+    return ow.load_classes(EXAMPLES / "stack.cpp", name="stacks")
+
+
+@pytest.mark.slow
+def test_a_stack_is_used_pickled_and_passed_to_an_operator(stacks: Any) -> None:
+    stack = stacks.Stack([torch.ones(2)])
+    stack.push(torch.zeros(2))
+    assert isinstance(stack, stacks.Stack)
+    assert (stack.size(), pickle.loads(pickle.dumps(stack)).size(), copy.deepcopy(stack).size()) == (2, 2, 2)
+    assert torch.ops.stacks.total(stack).tolist() == [1.0, 1.0]
+    stack.merge(stack)
+    other = stack.clone()
+    assert (stack.size(), other.pop().tolist(), other.size()) == (4, [0.0, 0.0], 3)
+    for _ in range(4):
+        stack.pop()
+    with pytest.raises(RuntimeError, match="Stack: there is nothing to pop"):
+        stack.pop()
+
+
+@pytest.mark.slow
+def test_threads_share_one_and_the_last_user_frees_it(stacks: Any) -> None:
+    stack = stacks.Stack([])
+
+    def work() -> None:
+        for _ in range(500):
+            stack.push(torch.ones(1))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert stack.size() == 2000
+    held = torch.ones(3)
+    storage: Any = held.untyped_storage()
+    kept = stacks.Stack([held])
+    other = kept  # a second user
+    before = storage._use_count()
+    del held, kept
+    gc.collect()
+    assert other.size() == 1
+    del other
+    gc.collect()
+    assert storage._use_count() < before
+
+
+@pytest.mark.slow
+def test_an_edited_class_is_refused_where_pytorch_would_end_the_process(stacks: Any, tmp_path: Path) -> None:
+    file = tmp_path / "stack.cpp"
+    file.write_text((EXAMPLES / "stack.cpp").read_text(encoding="utf-8") + "// edited\n", encoding="utf-8")
+    with pytest.raises(ow.BuildError, match="stacks: its class Stack stands in another version of it"):
+        ow.load_classes(file, name="stacks")
+    assert stacks.Stack([]).size() == 0
+
+
+@pytest.mark.slow
+def test_a_stream_holds_what_the_librarys_operator_remembers_and_is_an_argument_of_another() -> None:
+    streams: Any = ow.load_classes(EXAMPLES / "stream.cpp", name="streams")
+    weight, bias, h = torch.rand(12, 7), torch.rand(12), torch.zeros(2, 4)
+    stream = streams.Stream(weight, bias, h, h)
+    state, xs = (h, h), torch.rand(5, 2, 3)
+    for x in xs:
+        state = ow.lltm_cell(x, weight, bias, *state)
+        assert torch.equal(stream.step(x), state[0])
+    assert all(torch.equal(a, b) for a, b in zip(stream.remembered(), state, strict=True))
+    back = pickle.loads(pickle.dumps(stream))
+    assert torch.equal(back.step(xs[0]), ow.lltm_cell(xs[0], weight, bias, *state)[0])
+
+    def heard(stream: Any, x: Tensor) -> Tensor:
+        out: Tensor = ow.lltm_cell(x, *stream.parameters(), *stream.remembered())[0]
+        return out
+
+    heard.__annotations__["stream"] = streams.Stream
+
+    op = ow.adopt(torch.ops.streams.heard, reference=heard, name="stream_heard")
+    for _ in range(2):
+        a, b = (xs[1].clone().requires_grad_() for _ in range(2))
+        op(stream, a).sum().backward()
+        heard(stream, b).sum().backward()
+        assert torch.allclose(a.grad, b.grad)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="stream_heard: stream must be a Stream"):
+        op(3, xs[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", ["pickle", "TorchScript, torch.classes", "torch.compile around a call"])
+def test_the_stored_cells_are_what_happens(cell: str) -> None:
+    stored = json.loads(RESULTS.read_text(encoding="utf-8"))
+    version = torch.__version__.partition("+")[0]
+    if version not in stored:
+        pytest.skip(f"nothing is stored for torch {version}")
+    assert run(CELLS[cell]) == stored[version]["cells"][cell]
+
+
+@pytest.mark.slow
+def test_the_class_of_the_page_runs(tmp_path: Path) -> None:
+    page = Path(__file__).parent.parent.parent / "docs" / "state.md"
+    (code,) = re.findall(r"^```cpp\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    (tmp_path / "counter.cpp").write_text(code, encoding="utf-8")
+    use = "import opwright as ow; c = ow.load_classes('counter.cpp', name='counting').Counter(); "
+    use += "print(c.next(), c.next())"
+    done = subprocess.run([sys.executable, "-c", use], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "1 2\n", done.stderr
