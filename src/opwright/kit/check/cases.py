@@ -288,7 +288,9 @@ class Subject:
         """The variants of a sample's indices, if it has any."""
         given = self._plain(s)
         found = [t for v in (*given.args, *given.kwargs.values()) for t in tensors(v)] if given else []
-        return values.INDEX if any(whole(t.dtype) and t.dtype != self.main for t in found) else ()
+        apart = [t for t in found if whole(t.dtype) and t.dtype != self.main]
+        # More than two tell of each other, as a sparse matrix and its transpose do: none can change alone.
+        return values.INDEX if 0 < len(apart) <= 2 else ()
 
     def options(self, s: int) -> list[str]:
         """The variants of a sample's options."""
