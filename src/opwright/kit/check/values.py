@@ -53,7 +53,7 @@ def options_of(op: Op[..., Any], sample: Sample) -> Iterator[str]:
             yield f"{p.name}={not value}"
         elif isinstance(value, (int, float)):
             yield from (f"{p.name}={n}" for n in (0, 1, -1) if n != value)
-        elif isinstance(value, Tensor) and p.kind.is_optional:
+        elif isinstance(value, Tensor) and p.kind.is_optional and not _is_whole(value):
             yield f"{p.name}=None"
         elif isinstance(value, list) and value and all(isinstance(v, Tensor) for v in value):
             yield from (f"{p.name}*{n}" for n in LENGTHS if n != len(value))
