@@ -217,6 +217,8 @@ def refit(sample: Sample, op: Op[..., Any], sizes: dict[int, int], made: Sequenc
     along a size that changed, and indices stay below one that shrank. The author's tensors could not know."""
 
     values = op.signature.bind(sample.args, sample.kwargs)
+    if sum(_is_whole(t) for value in values.values() for t in tensors(value)) > 2:
+        return sample  # they tell of each other, and none can change alone
 
     def fitted(name: str, value: Any) -> Any:
         if isinstance(value, list):
