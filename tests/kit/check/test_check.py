@@ -304,6 +304,8 @@ def _nearly_cancelled(sample: ow.Sample) -> list[Tensor | None]:
 
 def test_a_cast_in_the_reference_is_a_rounding() -> None:
     x = torch.linspace(1, 1.9, 64, dtype=torch.float16)
+    product = x.double() * 1.01
+    x = x[product.half().double() != product]  # what is exact loses nothing
     oracle = Oracle(_nearly_cancelled, ow.Sample((x,)))
     exact, eps = x.double() * 0.01, torch.finfo(torch.float16).eps
     oracle.judge([(exact + eps * x).half()])  # rounded to the other side before the difference is taken

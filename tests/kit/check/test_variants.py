@@ -122,6 +122,15 @@ def test_integers_are_drawn_over_their_range(variant: str, dtype: torch.dtype) -
         assert int(drawn.max()) > info.max // 4
 
 
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_integers_are_data_where_larger_ones_give_results_alike(shape: tuple[int, ...]) -> None:
+    x = ow.Sample((torch.ones(shape, dtype=torch.int64),))
+    assert values.is_data(lambda s: s.args[0] * 2, x, torch.int64)
+    assert values.is_data(lambda s: (s.args[0], s.args[0].sum()), x, torch.int64)
+    assert not values.is_data(lambda s: torch.arange(5)[s.args[0]], x, torch.int64)
+    assert not values.is_data(lambda s: torch.zeros(int(s.args[0].sum())), x, torch.int64)
+
+
 def test_what_was_written_out_is_fitted_to_other_sizes() -> None:
     made = [torch.rand(17, 6)]
     sample = ow.Sample((made[0], torch.tensor([3, 0, 9, 5]), torch.tensor([0, 2])))

@@ -138,7 +138,12 @@ class Subject:
         if case.values in values.WHOLE and not values.is_data(_quiet(source), sample, case.dtype):
             raise NotApplicable("its integers are no data")
         rng = self.rng(case.sample, case.variant, case.values)
-        return values.Change(source, case.dtype, case.values, self.constants, rng).of(sample)
+        try:
+            return values.Change(source, case.dtype, case.values, self.constants, rng).of(sample)
+        except NotApplicable:
+            raise
+        except Exception as e:  # of ours, and no mistake of the operator's
+            raise NotApplicable(f"it cannot be changed so: {type(e).__name__}: {e}") from None
 
     def _sizes(self, source: Op[..., Any], case: Case) -> dict[int, int]:
         if not case.variant:
@@ -283,7 +288,9 @@ class Subject:
         """The variants of a sample's indices, if it has any."""
         given = self._plain(s)
         found = [t for v in (*given.args, *given.kwargs.values()) for t in tensors(v)] if given else []
-        return values.INDEX if any(whole(t.dtype) and t.dtype != self.main for t in found) else ()
+        apart = [t for t in found if whole(t.dtype) and t.dtype != self.main]
+        # More than two tell of each other, as a sparse matrix and its transpose do: none can change alone.
+        return values.INDEX if 0 < len(apart) <= 2 else ()
 
     def options(self, s: int) -> list[str]:
         """The variants of a sample's options."""

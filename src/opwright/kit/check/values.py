@@ -53,7 +53,7 @@ def options_of(op: Op[..., Any], sample: Sample) -> Iterator[str]:
             yield f"{p.name}={not value}"
         elif isinstance(value, (int, float)):
             yield from (f"{p.name}={n}" for n in (0, 1, -1) if n != value)
-        elif isinstance(value, Tensor) and p.kind.is_optional:
+        elif isinstance(value, Tensor) and p.kind.is_optional and not _is_whole(value):
             yield f"{p.name}=None"
         elif isinstance(value, list) and value and all(isinstance(v, Tensor) for v in value):
             yield from (f"{p.name}*{n}" for n in LENGTHS if n != len(value))
@@ -217,6 +217,8 @@ def refit(sample: Sample, op: Op[..., Any], sizes: dict[int, int], made: Sequenc
     along a size that changed, and indices stay below one that shrank. The author's tensors could not know."""
 
     values = op.signature.bind(sample.args, sample.kwargs)
+    if sum(_is_whole(t) for value in values.values() for t in tensors(value)) > 2:
+        return sample  # they tell of each other, and none can change alone
 
     def fitted(name: str, value: Any) -> Any:
         if isinstance(value, list):
@@ -298,4 +300,4 @@ def is_data(run: Callable[[Sample], Any], sample: Sample, dtype: torch.dtype) ->
         before, after = run(sample), run(changed)
     except Exception:
         return False
-    return [t.shape for t in tensors(list(before))] == [t.shape for t in tensors(list(after))]
+    return [t.shape for t in tensors(before)] == [t.shape for t in tensors(after)]
