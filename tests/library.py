@@ -14,7 +14,7 @@ from opwright.kit.spec.operator import Spec
 
 OPERATORS = [op for op in registry.operators() if op.namespace == "opwright" and op.home is op]
 FUNCTIONAL = [op for op in OPERATORS if not op.name.endswith("_")]
-GRAPHS = {"spmm", "sddmm", "spmm_max"}
+LONG = {"spmm", "sddmm", "spmm_max", "conv_bn"}
 """Operators of a dozen tensors, which take long in every way: `test` has the plain ways, `test-all` every one."""
 FORMS = [op.saving_form for op in FUNCTIONAL if op.saving_form is not None]
 """Those that return extra results."""

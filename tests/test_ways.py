@@ -12,7 +12,7 @@ from torch import Tensor
 
 import opwright as ow
 from tests.casts import declared_autocast, uncast
-from tests.library import DOORS, FORMS, FUNCTIONAL, GRAPHS, RUNGS
+from tests.library import DOORS, FORMS, FUNCTIONAL, LONG, RUNGS
 from tests.ways import COMPILERS, SLOW, TWICE, WAYS, Case, Function
 
 DTYPES = (torch.float64, torch.float32, torch.complex128, torch.int64)
@@ -44,7 +44,7 @@ def is_slow(op: ow.Op[..., Any], door: str, name: str) -> bool:
     an operator of many tensors spared what goes over pairs of them, and one that runs as its reference the rest."""
     if name in COMPILERS and op.home.name in LOOPS and (op.home is not op or door == "opaque"):
         return True
-    if op.home.name in GRAPHS:
+    if op.home.name in LONG:
         return op.home is not op or door != "python" or name not in PLAIN
     if op.home is op:
         return name in SLOW
@@ -58,7 +58,7 @@ def is_slow(op: ow.Op[..., Any], door: str, name: str) -> bool:
 def test_operator_is_its_reference(op: ow.Op[..., Any], device: str, door: str, name: str) -> None:
     if name in COMPILERS and op.rung is not None and op.rung.extras is not None:
         pytest.skip("a gradient that takes extra results is compiled together with its operator")
-    if name == "func.vmap" and op.home.name in GRAPHS:
+    if name == "func.vmap" and op.home.name in LONG - {"conv_bn"}:
         pytest.skip("it would be called with the indices of a graph turned round, which are none; tests/graphs has it")
     # A gradient that takes extra results is differentiated as a function of the inputs; its values are the formula's.
     function = op.reference if name in VALUES else op.truth

@@ -11,7 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import opwright as ow
 from opwright.kit.derive import derive
-from tests.library import DOORS, FUNCTIONAL, GRAPHS, opaque_twin
+from tests.library import DOORS, FUNCTIONAL, LONG, opaque_twin
 from tests.ways import Case, differentiable
 
 
@@ -21,7 +21,7 @@ from tests.ways import Case, differentiable
         pytest.param(op, door, id=f"{op.name}-{door}", marks=[pytest.mark.slow] if slow else [])
         for op in FUNCTIONAL
         for door in DOORS
-        for slow in [op is ow.lltm or (op.name in GRAPHS and (op.name, door) != ("spmm", "python"))]
+        for slow in [op is ow.lltm or (op.name in LONG and (op.name, door) != ("spmm", "python"))]
     ],
 )
 def test_gradcheck_with_all_its_options(op: ow.Op[..., Any], door: str) -> None:
@@ -64,7 +64,7 @@ def _learns(value: object) -> bool:
 
 
 @pytest.mark.parametrize(
-    "op", [pytest.param(op, id=op.name, marks=[pytest.mark.slow] if op.name in GRAPHS else []) for op in FUNCTIONAL]
+    "op", [pytest.param(op, id=op.name, marks=[pytest.mark.slow] if op.name in LONG else []) for op in FUNCTIONAL]
 )
 def test_opcheck_finds_nothing(op: ow.Op[..., Any]) -> None:
     for door in (op, opaque_twin(op)):

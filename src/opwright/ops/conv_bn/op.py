@@ -115,7 +115,7 @@ def conv_bn(
     var: Tensor | None = None
     number: Tensor | None = None
     if running_mean is not None and running_var is not None:
-        centre, spreads = running_mean.to(wide.dtype), running_var.to(wide.dtype)
+        centre, spreads = running_mean.detach().to(wide.dtype), running_var.detach().to(wide.dtype)
         centre = centre if bias is None else centre - bias
     else:
         if group:
@@ -292,6 +292,36 @@ def _(make: ow.Maker) -> Iterator[Any]:
     )
     yield ValueError, "conv_bn: activation must be one of none, relu, leaky_relu", (x, weight, {"activation": "tanh"})
     yield TypeError, "conv_bn: weight must be a Tensor, got None", (x, None)
+
+
+@conv_bn.cost
+def _(x: Tensor, weight: Tensor, **rest: Any) -> ow.Cost:
+    values, flops = _sizes(x, weight, **rest)
+    return ow.Cost(bytes=x.nbytes + weight.nbytes + values * x.itemsize, flops=flops)
+
+
+@conv_bn.backward.cost
+def _(x: Tensor, weight: Tensor, **rest: Any) -> ow.Cost:
+    """The convolution once more, and the two of its gradient."""
+    values, flops = _sizes(x, weight, **rest)
+    return ow.Cost(bytes=2 * x.nbytes + 2 * weight.nbytes + values * x.itemsize, flops=3 * flops)
+
+
+def _sizes(
+    x: Tensor, weight: Tensor, *, stride: list[int], padding: list[int], dilation: list[int], **rest: Any
+) -> tuple[int, int]:
+    """How many values a convolution has, and how many operations it takes."""
+    values = x.shape[0] * weight.shape[0]
+    for size, kernel, s, p, d in zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True):
+        values *= (size + 2 * p - d * (kernel - 1) - 1) // s + 1
+    return values, 2 * values * weight[0].numel()
+
+
+@conv_bn.bench("3x3, 8 images, 32 channels", sizes={"cpu": (7, 14, 28, 56), "cuda": (14, 28, 56, 112)})
+def _(make: ow.Maker, n: int) -> Any:
+    wide = statistics_dtype(make.dtype)
+    given = make(8, 32, n, n), make(32, 32, 3, 3), None, make(32, dtype=wide), make(32, dtype=wide)
+    return *given, {"padding": [1, 1], "activation": "relu"}
 
 
 OF_CHANNELS = ("bias", "gamma", "beta", "running_mean", "running_var")
