@@ -13,7 +13,8 @@ from opwright.kit.dispatch import registry
 from opwright.kit.spec.operator import Spec
 
 OPERATORS = [op for op in registry.operators() if op.namespace == "opwright" and op.home is op]
-FUNCTIONAL = [op for op in OPERATORS if not op.name.endswith("_")]
+FUNCTIONAL = [op for op in OPERATORS if op.signature.outputs and not op.name.endswith("_")]
+"""Those that return what they compute. What an operator writes, its check and tests/kit/test_updates.py look at."""
 LONG = {"spmm", "sddmm", "spmm_max", "conv_bn"}
 """Operators of a dozen tensors, which take long in every way: `test` has the plain ways, `test-all` every one."""
 FORMS = [op.saving_form for op in FUNCTIONAL if op.saving_form is not None]
