@@ -16,7 +16,7 @@ from opwright.kit.dispatch import registry
 from opwright.kit.op import Op
 
 INSIDE = "is defined inside a function, where another process cannot find it"
-DECLARES = frozenset(name for name in vars(Declarations) if not name.startswith("_"))
+DECLARES = frozenset(name for name in dir(Declarations) if not name.startswith("_"))
 
 
 def sources(op: Op[..., Any]) -> tuple[list[tuple[str, str]], set[str]]:
