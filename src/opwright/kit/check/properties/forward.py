@@ -44,7 +44,11 @@ def check(subject: Subject, case: Case) -> None:
         oracle.judge(got)
     except Finding:
         if kernel_runs(subject.op, before):
-            raise
+            if runs == RUNS:
+                raise
+            # Of a function that jumps, every run explains half of what is left.
+            Oracle(reference_of(subject.op), before, subject.seed).judge(got)
+            return
         # PyTorch's own operators meet themselves here: their atomics and half-precision sums are nobody's mistake.
         _as_a_whole(subject.op, before, got)
 
