@@ -22,12 +22,8 @@ from opwright.kit.build.trouble import BuildError, Unavailable
 from opwright.kit.dispatch import registry
 from opwright.kit.doctor import cuda as doctor_cuda
 from opwright.kit.spec.options import Options
+from tests.kit.build.nvcc import needs_nvcc
 
-try:
-    FOUND: str | None = cuda.nvcc().command
-except Unavailable:
-    FOUND = None
-needs_nvcc = pytest.mark.skipif(FOUND is None, reason="there is no nvcc here")
 EXAMPLES = Path(__file__).parents[3] / "examples" / "kernels"
 ARCH = {"OPWRIGHT_CUDA_ARCH": "9.0"}
 

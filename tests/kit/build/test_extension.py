@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
 import subprocess
@@ -19,6 +18,7 @@ import opwright as ow
 from opwright.kit.build import cache, compile, header, program, toolchain
 from opwright.kit.build.plan import Plan
 from opwright.kit.spec.options import Options
+from tests.kit.build.nvcc import needs_nvcc
 from tests.kit.build.workshop import Workshop
 
 EXAMPLES = Path(__file__).parent.parent.parent.parent / "examples" / "extension"
@@ -275,7 +275,7 @@ def test_strings_of_load_inline_run_unchanged() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.path.exists("/usr/local/cuda/bin/nvcc"), reason="there is no nvcc here")
+@needs_nvcc
 def test_the_extension_for_cuda_builds_and_loads_without_a_gpu() -> None:
     sources = [EXAMPLES / "lltm_cuda.cpp", EXAMPLES / "lltm_cuda_kernel.cu"]
     made = ow.load_extension(sources, name="lltm_cuda", extra_cuda_cflags=["-gencode=arch=compute_90,code=sm_90"])

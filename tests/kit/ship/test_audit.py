@@ -11,25 +11,20 @@ import pytest
 import torch
 
 import opwright as ow
-from opwright.kit.build import compile, cuda
+from opwright.kit.build import compile
 from opwright.kit.build.library import libraries
 from opwright.kit.build.plan import Plan
-from opwright.kit.build.trouble import Unavailable
 from opwright.kit.ship import elf, stable
 from opwright.kit.ship.audit import audit
 from opwright.kit.ship.elf import BadLibrary
 from opwright.kit.ship.platforms import platform_of
 from opwright.kit.spec.options import Options
+from tests.kit.build.nvcc import needs_nvcc
 from tests.kit.ship import symbols
 from tests.kit.ship.test_elf import link
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared libraries are ELF files on Linux")
 
-try:
-    FOUND: str | None = cuda.nvcc().command
-except Unavailable:
-    FOUND = None
-needs_nvcc = pytest.mark.skipif(FOUND is None, reason="there is no nvcc here")
 
 CALL = "extern int {0}(void); int call(void) {{ return {0}(); }}"
 
