@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -99,3 +101,23 @@ def test_threads_replay_graphs_of_their_own() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+REPLAYED = """
+import torch, opwright as ow
+from torch.profiler import ProfilerActivity, profile
+from tests.cuda import test_looped as t
+args = [a.requires_grad_() for a in t.small(torch.float64)]
+for backward in (False, True):
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as said:
+        out = ow.lltm(*args).output if not backward else torch.autograd.grad(out.sum(), args)
+        torch.cuda.synchronize()
+    print("REPLAYED", sum(e.count for e in said.key_averages() if e.key == "cudaGraphLaunch"))
+"""
+
+
+def test_the_first_backward_of_a_process_is_replayed_too() -> None:
+    """What PyTorch makes for a first product must not fall into the capture, which would be given up without a word."""
+    done = subprocess.run([sys.executable, "-c", REPLAYED], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("REPLAYED")] == ["REPLAYED 8"] * 2

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import faulthandler
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -270,3 +274,28 @@ def test_explain_says_which_path_and_why(path: pytest.MonkeyPatch) -> None:
     assert "looped, since double has no persistent kernel" in told((2, 3, 4, 5), dtype=torch.float64)
     path.setenv("OPWRIGHT_LLTM", "looped")
     assert "looped, since OPWRIGHT_LLTM says so" in told((64, 32, 16, 512))
+
+
+OLDER = """
+import torch, opwright as ow
+from tests.cuda import test_persistent as t
+for dtype in t.DTYPES:
+    for shape in t.SHAPES:
+        args = t.drawn(*shape, dtype)
+        exact = [a.double() for a in args]
+        if shape[-1] <= 384:  # clusters, which sum for more units in the backward, are of sm_90
+            results = zip(t.run(ow.lltm, args), t.run(ow.lltm.reference, exact), strict=True)
+        else:
+            results = zip(ow.lltm(*args)[:3], ow.lltm.reference(*exact)[:3], strict=True)
+        print(shape, dtype, max(t.error(a, b) for a, b in results) < t.TOLERANCE[dtype])
+"""
+
+
+def test_code_for_sm_80_runs_here(tmp_path: Path) -> None:
+    settings = {"OPWRIGHT_CUDA_ARCH": "8.0+PTX", "OPWRIGHT_CACHE_DIR": str(tmp_path), "OPWRIGHT_LLTM": "persistent"}
+    faulthandler.cancel_dump_traceback_later()  # it is built first
+    done = subprocess.run(
+        [sys.executable, "-c", OLDER], env=os.environ | settings, capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[-1] for line in done.stdout.splitlines()] == ["True"] * len(SHAPES) * len(DTYPES), done.stdout

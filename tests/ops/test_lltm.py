@@ -89,10 +89,16 @@ def test_a_candidate_near_minus_one_keeps_the_digits_of_its_slope(
     backward: Any = ow.lltm.backward
     if not kernel:
         forward, backward = forward.reference, backward.reference
-    *out, tape = forward(x, *layer, None, None, lengths=None, reverse=False, all_cells=False, recompute=recompute)
+    *out, gates, states = forward(
+        x, *layer, None, None, lengths=None, reverse=False, all_cells=False, recompute=recompute
+    )
     names = ("x", "weight_ih", "weight_hh", "bias_ih", "bias_hh", "h_0", "c_0")
     grads = dict.fromkeys(("grad_h_n", "grad_c_n", "grad_cells")) | {"grad_output": torch.ones_like(out[0])}
-    given = dict(zip(names, (x, *layer, None, None), strict=True)) | {"output": out[0], "tape": tape}
+    given = dict(zip(names, (x, *layer, None, None), strict=True)) | {
+        "output": out[0],
+        "gates": gates,
+        "states": states,
+    }
     more = {"lengths": None, "reverse": False, "recompute": recompute, "wanted": [True] * 5 + [False] * 2}
     found = backward(**grads, **given, **more)[4][10:].double()
     assert ((found - expected) / expected).abs().max() < tolerance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -303,16 +303,22 @@ def _run_beside(one: partial[Any], other: partial[Any]) -> list[Any]:
     # A gradient is to reach its parameter on this stream, where whoever made that expects it.
     seen = [t.view_as(t) if isinstance(t, Tensor) and t.requires_grad else t for t in other.args]
     beside.wait_stream(here)
-    with torch.cuda.stream(beside):
-        second = other.func(*seen, **other.keywords)
-    # Memory is not to be used again while the other stream may still work on it.
-    for tensors, stream in (((*other.args, *other.keywords.values()), beside), (second, here)):
-        for tensor in tensors:
-            if isinstance(tensor, Tensor):
-                tensor.record_stream(stream)
-    first = one()
-    here.wait_stream(beside)
+    try:
+        _record((*other.args, *other.keywords.values()), beside)
+        with torch.cuda.stream(beside):
+            second = other.func(*seen, **other.keywords)
+        _record(second, here)
+        first = one()
+    finally:
+        here.wait_stream(beside)  # after an error too: a capture must not end with work that nobody waits for
     return [first, second]
+
+
+def _record(values: Iterable[Any], stream: torch.cuda.Stream) -> None:
+    """Memory is not to be used again while another stream may still work on it."""
+    for value in values:
+        if isinstance(value, Tensor):
+            value.record_stream(stream)
 
 
 def _suffix(layer: int, direction: int) -> str:

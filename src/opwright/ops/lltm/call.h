@@ -64,13 +64,6 @@ struct Call {
         return to;
     }
 
-    // The gates' part of a tape, which is all gates, then all cell states.
-    Tensor gates_of(const Tensor& tape) const {
-        const int64_t rows = q.steps * q.batch;
-        const Tensor flat = aten::narrow(aten::reshape(tape, {tape.numel()}), 0, 0, rows * 3 * q.hidden);
-        return aten::reshape(flat, {rows, 3 * q.hidden});
-    }
-
     const char* elements(const OptionalTensor& x) { return given(x) ? memory(hold(aten::contiguous(*x))) : nullptr; }
 
     void read_biases(const OptionalTensor& first, const OptionalTensor& second) {

@@ -7,6 +7,11 @@ namespace {
 
 using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
+// What a gradient reads of a call beside its arguments and output; without its gates where they are computed again.
+struct Kept {
+    Tensor gates, states;
+};
+
 // What a layer is made of, in the order of the schema.
 struct Layer {
     const Tensor &x, &weight_ih, &weight_hh;
@@ -31,19 +36,19 @@ struct Layer {
 };
 
 template <class C>
-Outputs forward(const Layer& layer, bool all_cells, bool recompute, Tensor* tape) {
+Outputs forward(const Layer& layer, bool all_cells, bool recompute, Kept* kept) {
     lltm::Call<C> run(layer.x, layer.weight_hh, layer.lengths, layer.reverse);
     auto& q = run.q;
     const int64_t H = q.hidden, T = q.steps, B = q.batch, N = T * B;
     const DType type = run.type, state = given(layer.c_0) ? dtype(*layer.c_0) : type;
     const Tensor output = empty({T, B, H}, type), cells = all_cells ? empty({T, B, H}, state) : Tensor();
-    const bool keep = tape && !recompute;
-    if (tape) *tape = empty({T, B, recompute ? H : 4 * H}, type);
-    const Tensor gates = keep ? run.gates_of(*tape) : empty({N, 3 * H}, type);
+    const bool keep = kept && !recompute;
+    if (kept) *kept = {empty({T, B, recompute ? 0 : 3 * H}, type), empty({T, B, H}, type)};
+    const Tensor gates = keep ? aten::reshape(kept->gates, {N, 3 * H}) : empty({N, 3 * H}, type);
     layer.project(gates, run);
     q.gates = memory(gates);
     q.keep_gates = keep;
-    if (tape) q.kept_c = memory(*tape) + (keep ? N * 3 * H * q.bytes : 0);
+    if (kept) q.kept_c = memory(kept->states);
     q.output = memory(output);
     if (all_cells) (state == dtype_of<C> ? q.wide_cells : q.cells) = memory(cells);
     q.h_0 = run.read(layer.h_0);
@@ -52,7 +57,7 @@ Outputs forward(const Layer& layer, bool all_cells, bool recompute, Tensor* tape
     run.clear_padding(q.cells, H * q.bytes);
     run.clear_padding(q.wide_cells, H * int64_t(sizeof(C)));
     if (keep) run.clear_padding(q.gates, 3 * H * q.bytes);
-    if (tape) run.clear_padding(q.kept_c, H * q.bytes);
+    if (kept) run.clear_padding(q.kept_c, H * q.bytes);
     run.forward();
 
     const Tensor h_n = empty({B, H}, type);
@@ -125,17 +130,17 @@ using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Ten
 template <class C>
 Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
                    const OptionalTensor& grad_c_n, const OptionalTensor& grad_cells, const Tensor& output,
-                   const Tensor& tape, bool recompute, const Wanted& wanted) {
+                   const Kept& kept, bool recompute, const Wanted& wanted) {
     lltm::Call<C> run(layer.x, layer.weight_hh, layer.lengths, layer.reverse);
     auto& q = run.q;
     const int64_t H = q.hidden, N = layer.rows();
-    check(tape.size(2) == (recompute ? 1 : 4) * H && tape.size(0) == q.steps && output.size(0) == q.steps,
-          "lltm_backward: tape must be what lltm_saving returned, got ", shape(tape));
+    check(kept.gates.size(2) == (recompute ? 0 : 3 * H), "lltm_backward: gates must be what lltm_saving returned, got ",
+          shape(kept.gates));
     const Tensor grad_gates = empty({N, 3 * H}, run.type);
     q.grad_gates = memory(grad_gates);
     q.output = memory(run.hold(aten::contiguous(output)));
-    q.gates = memory(run.hold(aten::contiguous(tape)));
-    q.kept_c = recompute ? q.gates : q.gates + N * 3 * H * q.bytes;
+    q.gates = memory(run.hold(aten::contiguous(kept.gates)));
+    q.kept_c = memory(run.hold(aten::contiguous(kept.states)));
     q.recompute = recompute;
     if (recompute) layer.project(grad_gates, run);
     q.h_0 = run.read(layer.h_0);
@@ -168,26 +173,26 @@ Outputs lltm_cpu(const Tensor& x, const Tensor& weight_ih, const Tensor& weight_
     return compute(x, [&](auto zero) { return forward<decltype(zero)>(layer, all_cells, recompute, nullptr); });
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_saving_cpu(
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> lltm_saving_cpu(
     const Tensor& x, const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias_ih,
     const OptionalTensor& bias_hh, const OptionalTensor& h_0, const OptionalTensor& c_0, const OptionalTensor& lengths,
     bool reverse, bool all_cells, bool recompute) {
     const Layer layer{x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse};
-    Tensor tape;
-    const auto out = compute(x, [&](auto zero) { return forward<decltype(zero)>(layer, all_cells, recompute, &tape); });
-    return std::tuple_cat(out, std::tuple(tape));
+    Kept kept;
+    const auto out = compute(x, [&](auto zero) { return forward<decltype(zero)>(layer, all_cells, recompute, &kept); });
+    return std::tuple_cat(out, std::tuple(kept.gates, kept.states));
 }
 
 Gradients lltm_backward_cpu(const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
                             const OptionalTensor& grad_c_n, const OptionalTensor& grad_cells, const Tensor& x,
-                            const Tensor& weight_ih, const Tensor& weight_hh, const Tensor& output, const Tensor& tape,
-                            const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, const OptionalTensor& h_0,
-                            const OptionalTensor& c_0, const OptionalTensor& lengths, bool reverse, bool recompute,
-                            bool, const Wanted& wanted) {
+                            const Tensor& weight_ih, const Tensor& weight_hh, const Tensor& output, const Tensor& gates,
+                            const Tensor& states, const OptionalTensor& bias_ih, const OptionalTensor& bias_hh,
+                            const OptionalTensor& h_0, const OptionalTensor& c_0, const OptionalTensor& lengths,
+                            bool reverse, bool recompute, bool, const Wanted& wanted) {
     const Layer layer{x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse};
     return compute(x, [&](auto zero) {
-        return backward<decltype(zero)>(layer, grad_output, grad_h_n, grad_c_n, grad_cells, output, tape, recompute,
-                                        wanted);
+        return backward<decltype(zero)>(layer, grad_output, grad_h_n, grad_c_n, grad_cells, output, {gates, states},
+                                        recompute, wanted);
     });
 }
 

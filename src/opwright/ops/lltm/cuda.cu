@@ -15,11 +15,16 @@ constexpr int64_t per_block = step_threads;
 
 using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
+// What a gradient reads of a call beside its arguments and output; without its gates where they are computed again.
+struct Kept {
+    Tensor gates, states;
+};
+
 // What the forward recurrence reads and writes.
 struct Run {
-    Tensor gates, h, c_n, output, cells, tape;
+    Tensor gates, h, c_n, output, cells, states;
     DType state;
-    bool keep, recompute;
+    bool keep;
 };
 
 template <class T>
@@ -33,7 +38,7 @@ bool persistent_forward(const Layer& layer, Run& run) {
         const int64_t H = layer.hidden();
         persist::Forward<E> call = {};
         call.gates = elements<E>(run.gates), call.keep_gates = run.keep;
-        call.kept_c = run.keep ? call.gates + layer.rows() * 3 * H : elements<E>(run.tape);
+        call.kept_c = elements<E>(run.states);
         call.bias_ih = layer.is_half() ? nullptr : elements<const E>(layer.bias_ih);
         call.bias_hh = elements<const E>(layer.bias_hh), call.h_0 = elements<const E>(layer.h_0);
         run.c_n = empty({layer.batch(), H}, run.state);
@@ -51,7 +56,7 @@ void looped_forward(const Layer& layer, Run& run) {
     if (layer.lengths.defined()) {
         clear(run.output);
         if (run.cells.defined()) clear(run.cells);
-        if (run.tape.defined() && run.recompute) clear(run.tape);
+        if (run.states.defined() && !run.keep) clear(run.states);
     }
     if (layer.h_0.defined()) {
         const T* from = data<const T>(layer.h_0);
@@ -60,17 +65,17 @@ void looped_forward(const Layer& layer, Run& run) {
     } else {
         clear(run.h);
     }
-    const Tensor recurrent = empty({B, 3 * H}, layer.type()), weights = aten::t(layer.weight_hh);
+    const Tensor recurrent = empty({B, 3 * H}, layer.type());
     const Tensor c = layer.template numbers<T, C>(layer.c_0);
     Step<T, C> q = layer.template step<T, C>();
     q.gates = elements<T>(run.gates), q.keep_gates = run.keep;
-    q.kept_c = run.keep ? q.gates + N * 3 * H : elements<T>(run.tape);
+    q.kept_c = elements<T>(run.states);
     q.recurrent = elements<const T>(recurrent);
     q.h = data<T>(run.h), q.c = data<C>(c), q.output = data<T>(run.output), q.cells = Either<T, C>(run.cells);
     q.by = 1;
     for_steps(0, B * H > 0 ? steps : 0, q.by, [&](int64_t step, const int64_t* now, int64_t* next) {
         q.step = step, q.now = now, q.next = next;
-        call("aten::mm", "out", run.h, weights, recurrent);
+        layer.recur(run.h, recurrent);
         launch(forward_step<T, C>, {ceil_div(B * H, per_block), per_block}, q);
     });
     // Where the gates of missing steps would be there is what came in, and nothing where their c would be.
@@ -87,16 +92,16 @@ void looped_forward(const Layer& layer, Run& run) {
 }
 
 template <class T>
-Outputs forward(const Layer& layer, bool all_cells, bool recompute, Tensor* tape) {
+Outputs forward(const Layer& layer, bool all_cells, bool recompute, Kept* kept) {
     const int64_t H = layer.hidden(), steps = layer.steps(), B = layer.batch(), N = layer.rows();
     const DType type = layer.type();
     Run run = {};
     run.state = layer.c_0.defined() ? dtype(layer.c_0) : type;
-    run.keep = tape && !recompute, run.recompute = recompute;
+    run.keep = kept && !recompute;
     run.output = empty({steps, B, H}, type);
     if (all_cells) run.cells = empty({steps, B, H}, run.state);
-    if (tape) *tape = run.tape = empty({steps, B, recompute ? H : 4 * H}, type);
-    run.gates = run.keep ? layer.gates_of(*tape) : empty({N, 3 * H}, type);
+    if (kept) *kept = {empty({steps, B, recompute ? 0 : 3 * H}, type), run.states = empty({steps, B, H}, type)};
+    run.gates = run.keep ? aten::reshape(kept->gates, {N, 3 * H}) : empty({N, 3 * H}, type);
     layer.project(run.gates);
     run.h = empty({B, H}, type);
     if (!persistent_forward<T>(layer, run)) looped_forward<T>(layer, run);
@@ -107,7 +112,7 @@ using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Ten
 
 // What the backward recurrence reads and writes.
 struct Back {
-    Tensor output, tape, d_output, d_h_n, d_c_n, d_cells;
+    Tensor output, gates, states, d_output, d_h_n, d_c_n, d_cells;
     Tensor grad_gates, d_h_0, d_c_0;  // the last two: where they are wanted
     bool recompute, wants_c_0;
 };
@@ -137,15 +142,15 @@ void recompute_gates(const Layer& layer, const Back& back) {
     using C = Compute<T>;
     const int64_t H = layer.hidden(), N = layer.rows(), part = std::min(N, std::max<int64_t>(ceil_div(N, 16), 4096));
     const Tensor before = empty({part, H}, layer.type()), recurrent = empty({part, 3 * H}, layer.type());
-    const Tensor weights = aten::t(layer.weight_hh);
-    const T *h = data<const T>(recurrent), *bias_hh = elements<const T>(layer.bias_hh);
+    const T* h = data<const T>(recurrent);
     const T* bias_ih = layer.is_half() ? nullptr : elements<const T>(layer.bias_ih);
+    const T* bias_hh = layer.is_half() ? nullptr : elements<const T>(layer.bias_hh);
     layer.project(back.grad_gates);
     for (int64_t first = 0; first < N; first += part) {
         const int64_t rows = std::min(part, N - first);
         gather_before<T>(layer, back, first, rows, before);
         const Tensor sums = aten::narrow(recurrent, 0, 0, rows);
-        call("aten::mm", "out", aten::narrow(before, 0, 0, rows), weights, sums);
+        layer.recur(aten::narrow(before, 0, 0, rows), sums);
         T* gates = data<T>(back.grad_gates) + first * 3 * H;
         for_each(rows * H, [=] __device__(int64_t i) {
             const int64_t j = i % H, at = i / H * 3 * H + j;
@@ -174,8 +179,8 @@ bool persistent_backward(const Layer& layer, Back& back) {
         const int64_t H = layer.hidden();
         if (back.recompute) recompute_gates<T>(layer, back);
         persist::Backward<E> call = {};
-        call.gates = elements<const E>(back.recompute ? back.grad_gates : back.tape);
-        call.kept_c = elements<const E>(back.tape) + (back.recompute ? 0 : layer.rows() * 3 * H);
+        call.gates = elements<const E>(back.recompute ? back.grad_gates : back.gates);
+        call.kept_c = elements<const E>(back.states);
         call.grad_output = elements<const E>(back.d_output);
         call.grad_h_n = elements<const E>(back.d_h_n), call.grad_cells = elements<const void>(back.d_cells);
         call.cells_are_wide = back.d_cells.defined() && dtype(back.d_cells) == DType::Float;
@@ -198,12 +203,12 @@ void looped_backward(const Layer& layer, Back& back) {
     const Tensor recent = empty({B, 3 * H}, type), d_h = empty({B, H}, type);
     const Tensor h = recompute ? empty({B, H}, type) : Tensor(),
                  recurrent = recompute ? empty({B, 3 * H}, type) : Tensor();
-    const Tensor weights = aten::t(layer.weight_hh), d_c = layer.template numbers<T, C>(back.d_c_n);
+    const Tensor d_c = layer.template numbers<T, C>(back.d_c_n);
     if (recompute) layer.project(back.grad_gates);
     if (layer.lengths.defined() && !recompute) clear(back.grad_gates);
     clear(recent);
     Step<T, C> q = layer.template step<T, C>();
-    q.gates = elements<T>(back.tape), q.kept_c = recompute ? q.gates : q.gates + N * 3 * H;
+    q.gates = elements<T>(back.gates), q.kept_c = elements<T>(back.states);
     q.output = elements<T>(back.output), q.h = elements<T>(h);
     q.recompute = recompute, q.recurrent = recompute ? elements<const T>(recurrent) : nullptr;
     q.grad_output = elements<const T>(back.d_output), q.grad_h_n = elements<const T>(back.d_h_n);
@@ -214,11 +219,11 @@ void looped_backward(const Layer& layer, Back& back) {
     for_steps(steps - 1, B * H > 0 ? steps : 0, q.by, [&](int64_t step, const int64_t* now, int64_t* next) {
         q.step = step, q.now = now, q.next = next;
         const bool any = now || step + 1 < steps;
-        if (any) call("aten::mm", "out", recent, layer.weight_hh, d_h);
+        call("aten::mm", "out", recent, layer.weight_hh, d_h);  // the first time too, which is before a capture
         q.grad_h = any ? data<const T>(d_h) : nullptr;
         if (recompute) {
             launch(gather_h<T, C>, grid, q, elements<const T>(layer.h_0));
-            call("aten::mm", "out", h, weights, recurrent);
+            layer.recur(h, recurrent);
         }
         launch(backward_step<T, C>, grid, q);
     });
@@ -238,7 +243,7 @@ void looped_backward(const Layer& layer, Back& back) {
         const T* in = q.grad_h_n;
         T* to = data<T>(back.d_h_0);
         for_each(B * H, [=] __device__(int64_t i) {
-            if (!lengths || lengths[i / H] <= 0) to[i] = in ? in[i] : static_cast<T>(0.0f);
+            if (!lengths || steps == 0 || lengths[i / H] <= 0) to[i] = in ? in[i] : static_cast<T>(0.0f);
         });
     }
 }
@@ -281,12 +286,13 @@ Tensor recurrent_gradient(const Layer& layer, const Back& back) {
 template <class T>
 Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
                    const OptionalTensor& grad_c_n, const OptionalTensor& grad_cells, const Tensor& output,
-                   const Tensor& tape, bool recompute, const Wanted& wanted) {
+                   const Kept& kept, bool recompute, const Wanted& wanted) {
     const int64_t H = layer.hidden(), steps = layer.steps(), B = layer.batch(), N = layer.rows();
-    check(tape.size(2) == (recompute ? 1 : 4) * H && tape.size(0) == steps && output.size(0) == steps,
-          "lltm_backward: tape must be what lltm_saving returned, got ", shape(tape));
+    check(kept.gates.size(2) == (recompute ? 0 : 3 * H), "lltm_backward: gates must be what lltm_saving returned, got ",
+          shape(kept.gates));
     Back back = {};
-    back.output = aten::contiguous(output), back.tape = aten::contiguous(tape), back.recompute = recompute;
+    back.output = aten::contiguous(output), back.recompute = recompute;
+    back.gates = aten::contiguous(kept.gates), back.states = aten::contiguous(kept.states);
     back.d_output = Layer::whole(grad_output), back.d_h_n = Layer::whole(grad_h_n);
     back.d_cells = Layer::whole(grad_cells);
     back.grad_gates = empty({N, 3 * H}, layer.type());
@@ -316,27 +322,27 @@ Outputs lltm_cuda(const Tensor& x, const Tensor& weight_ih, const Tensor& weight
                     [&](auto zero) { return forward<decltype(zero)>(layer, all_cells, recompute, nullptr); });
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_saving_cuda(
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> lltm_saving_cuda(
     const Tensor& x, const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias_ih,
     const OptionalTensor& bias_hh, const OptionalTensor& h_0, const OptionalTensor& c_0, const OptionalTensor& lengths,
     bool reverse, bool all_cells, bool recompute) {
     const Layer layer(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse);
-    Tensor tape;
+    Kept kept;
     const auto out = dispatch(floating, dtype(x),
-                              [&](auto zero) { return forward<decltype(zero)>(layer, all_cells, recompute, &tape); });
-    return std::tuple_cat(out, std::tuple(tape));
+                              [&](auto zero) { return forward<decltype(zero)>(layer, all_cells, recompute, &kept); });
+    return std::tuple_cat(out, std::tuple(kept.gates, kept.states));
 }
 
 Gradients lltm_backward_cuda(const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
                              const OptionalTensor& grad_c_n, const OptionalTensor& grad_cells, const Tensor& x,
-                             const Tensor& weight_ih, const Tensor& weight_hh, const Tensor& output, const Tensor& tape,
-                             const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, const OptionalTensor& h_0,
-                             const OptionalTensor& c_0, const OptionalTensor& lengths, bool reverse, bool recompute,
-                             bool, const Wanted& wanted) {
+                             const Tensor& weight_ih, const Tensor& weight_hh, const Tensor& output,
+                             const Tensor& gates, const Tensor& states, const OptionalTensor& bias_ih,
+                             const OptionalTensor& bias_hh, const OptionalTensor& h_0, const OptionalTensor& c_0,
+                             const OptionalTensor& lengths, bool reverse, bool recompute, bool, const Wanted& wanted) {
     const Layer layer(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse);
     return dispatch(floating, dtype(x), [&](auto zero) {
-        return backward<decltype(zero)>(layer, grad_output, grad_h_n, grad_c_n, grad_cells, output, tape, recompute,
-                                        wanted);
+        return backward<decltype(zero)>(layer, grad_output, grad_h_n, grad_c_n, grad_cells, output, {gates, states},
+                                        recompute, wanted);
     });
 }
 

@@ -42,11 +42,6 @@ struct Layer {
     int64_t hidden() const { return weight_hh.size(1); }
     int64_t rows() const { return steps() * batch(); }
     DType type() const { return dtype(x); }
-    // The gates' part of a tape, which is all gates, then all cell states.
-    Tensor gates_of(const Tensor& tape) const {
-        const aten::Sizes sizes{rows(), 3 * hidden()}, strides{3 * hidden(), 1};
-        return call("aten::as_strided", "", tape, sizes, strides, std::optional<int64_t>());
-    }
     Tensor inputs() const { return aten::reshape(x, {rows(), x.size(2)}); }
     bool is_half() const { return type() == DType::Half || type() == DType::BFloat16; }
     // The part of all gates that does not wait for the step before: one product. Half numbers are rounded once, with
@@ -59,13 +54,22 @@ struct Layer {
             call("aten::mm", "out", inputs(), aten::t(weight_ih), gates);
         }
     }
+    // The part that does: h of some rows. Half numbers have their bias already, for the same reason.
+    void recur(const Tensor& h, const Tensor& gates) const {
+        if (is_half() && bias_hh.defined()) {
+            call("aten::linear", "out", h, weight_hh, std::optional<Tensor>(bias_hh), gates);
+        } else {
+            call("aten::mm", "out", h, aten::t(weight_hh), gates);
+        }
+    }
 
     template <class T, class C>
     Step<T, C> step() const {
         Step<T, C> q = {};
         q.steps = steps(), q.batch = batch(), q.hidden = hidden(), q.reverse = reverse;
         q.lengths = elements<const int64_t>(lengths);
-        q.bias_ih = is_half() ? nullptr : elements<const T>(bias_ih), q.bias_hh = elements<const T>(bias_hh);
+        q.bias_ih = is_half() ? nullptr : elements<const T>(bias_ih);
+        q.bias_hh = is_half() ? nullptr : elements<const T>(bias_hh);
         return q;
     }
 

@@ -103,18 +103,20 @@ class Steps:
         grad_c_n: Tensor | None,
         grad_cells: Tensor | None,
         output: Tensor,
-        tape: Tensor,
-        recompute: bool,
+        gates: Tensor | None,
+        cells: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The gradients of the pre-activations, h before each step, the gradients of h_0 and c_0."""
+        """The gradients of the pre-activations, h before each step, the gradients of h_0 and c_0.
+
+        Gates that were not kept are computed again. Of those that were, g is that before its function: elu' of a
+        rounded elu would have lost its digits near -1.
+        """
         dtype, wide = output.dtype, torch.promote_types(output.dtype, torch.float32)
         state = output.new_zeros(self.batch, self.hidden)
         d_h = state.to(wide) if grad_h_n is None else _fresh(grad_h_n, wide)
         d_c = state.to(wide) if grad_c_n is None else _fresh(grad_c_n, wide)
         before = self.states_before(state if self.h_0 is None else self.h_0.to(dtype), output)
-        z = self.project() if recompute else tape
-        # elu' of a rounded elu would have lost its digits near -1, so that the tape has g before its function.
-        gates, cells = (None, tape) if recompute else unwound(tape)
+        z = self.project() if gates is None else gates
         d = [state] * len(self.order)
         for t in reversed(self.order):
             on = self.running(t)
@@ -148,19 +150,6 @@ class Steps:
             return before
         last = torch.arange(1, len(self.order) + 1, device=output.device)[:, None] >= self.lengths
         return torch.where(last[..., None], first, before)
-
-
-def wound(gates: Tensor, cells: Tensor) -> Tensor:
-    """The tape: all gates of all steps, then all cell states, so that each is a matrix that products write whole."""
-    return torch.cat((gates.reshape(-1), cells.reshape(-1))).reshape(*cells.shape[:2], 4 * cells.shape[2])
-
-
-def unwound(tape: Tensor) -> tuple[Tensor, Tensor]:
-    """Gates and cell states of a tape."""
-    steps, batch, width = tape.shape
-    hidden = width // 4
-    gates, cells = tape.reshape(-1).split((steps * batch * 3 * hidden, steps * batch * hidden))
-    return gates.reshape(steps, batch, 3 * hidden), cells.reshape(steps, batch, hidden)
 
 
 def _fresh(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -9,7 +9,7 @@ from torch.nn.functional import linear
 
 import opwright as ow
 
-from .loop import Steps, wound
+from .loop import Steps
 
 
 class Sequence(NamedTuple):
@@ -72,7 +72,7 @@ def lltm(
     return Sequence(*out[:3], out[3] if all_cells else None)
 
 
-@lltm.saving("tape")
+@lltm.saving("gates", "states")
 def _(
     x: Tensor,
     weight_ih: Tensor,
@@ -89,8 +89,8 @@ def _(
     run = Steps(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse)
     output, h_n, c_n, cells, gates = run.forward()
     dtype = output.dtype
-    tape = cells.to(dtype) if recompute else wound(gates.to(dtype), cells.to(dtype))
-    return output, h_n, c_n, cells if all_cells else None, tape
+    kept = gates[..., :0] if recompute else gates
+    return output, h_n, c_n, cells if all_cells else None, kept.to(dtype, copy=True), cells.to(dtype, copy=True)
 
 
 @lltm.gradient
@@ -107,14 +107,17 @@ def _(
     h_0: Tensor | None,
     c_0: Tensor | None,
     output: Tensor,
-    tape: Tensor,
+    gates: Tensor,
+    states: Tensor,
     lengths: Tensor | None,
     reverse: bool,
     recompute: bool,
     wanted: list[bool],
 ) -> Any:
     run = Steps(x, weight_ih, weight_hh, bias_ih, bias_hh, h_0, c_0, lengths, reverse)
-    d, h, d_h, d_c = run.backward(grad_output, grad_h_n, grad_c_n, grad_cells, output, tape, recompute)
+    d, h, d_h, d_c = run.backward(
+        grad_output, grad_h_n, grad_c_n, grad_cells, output, None if recompute else gates, states
+    )
     steps, rows = len(d), len(d) * run.batch
     flat = d.reshape(rows, d.shape[2])
     d_x = (flat @ weight_ih).reshape(steps, run.batch, x.shape[2]) if wanted[0] else None
@@ -156,7 +159,8 @@ assert lltm.saving_form is not None
 def _(recompute: bool, **given: Any) -> Any:
     shapes = _shapes(**given)
     steps, batch, hidden = shapes.output.shape
-    return *shapes, shapes.output.new_empty(steps, batch, hidden if recompute else 4 * hidden)
+    kept = ((steps, batch, 0 if recompute else 3 * hidden), (steps, batch, hidden))
+    return *shapes, *(shapes.output.new_empty(shape) for shape in kept)
 
 
 @lltm.backward.fake
@@ -253,7 +257,8 @@ SIZES = "x[t, b, i] weight_ih[3*h, i] weight_hh[3*h, h] bias_ih[3*h] bias_hh[3*h
 BUILD = ow.Options(sources=("float.cpp", "double.cpp"), cxxflags=("-ffp-contract=fast",))
 DOMAIN = ow.Domain(dtypes=ow.FLOATING, wide=("c_0",), types={"lengths": (torch.int64,)}, sizes=SIZES)
 GRADIENT_SIZES = (
-    SIZES + " grad_output[t, b, h] grad_h_n[b, h] grad_c_n[b, h] grad_cells[t, b, h] output[t, b, h] tape[t, b, _]"
+    SIZES + " grad_output[t, b, h] grad_h_n[b, h] grad_c_n[b, h] grad_cells[t, b, h]"
+    " output[t, b, h] gates[t, b, _] states[t, b, h]"
 )
 GRADIENT_DOMAIN = ow.Domain(
     dtypes=ow.FLOATING, wide=("c_0", "grad_c_n", "grad_cells"), types={"lengths": (torch.int64,)}, sizes=GRADIENT_SIZES
@@ -262,4 +267,4 @@ lltm.kernel_files("cpu.cpp", domain=DOMAIN, backward=GRADIENT_DOMAIN, options=BU
 # The persistent kernels, unrolled for their sizes, would be 10 MB for one GPU, a sixth of that compressed.
 ON_GPU = ow.Options(sources=("half.cu", "bfloat16.cu", "single.cu"), nvccflags=("-compress-mode=size",))
 lltm.kernel_files("cuda.cu", domain=DOMAIN, backward=GRADIENT_DOMAIN, options=ON_GPU)
-lltm.shard("-> output[t, b, h] h_n[b, h] c_n[b, h] cells[t, b, h] tape[t, b, _]", over="b")
+lltm.shard("-> output[t, b, h] h_n[b, h] c_n[b, h] cells[t, b, h] gates[t, b, _] states[t, b, h]", over="b")

@@ -110,14 +110,17 @@ inline Choice cheapest(const Table& table, int64_t steps, int64_t batch, int64_t
 inline double looped_microseconds(bool half, int64_t steps, int64_t batch, int64_t hidden) {
     const double flops = 6.0 * static_cast<double>(batch) * static_cast<double>(hidden * hidden);
     const double step = half ? 6.4 + flops / 450e6 : 9 + flops / 31e6;
-    if (steps < least_replayed) return static_cast<double>(steps) * std::max(14.0, step);
+    if (steps < least_replayed) return static_cast<double>(steps) * std::max(24.0, step);
     return 400 + static_cast<double>(steps) * step;
 }
 
 // Whether OPWRIGHT_LLTM says that the path must be this one.
 inline bool told(const char* path) {
     const char* const said = std::getenv("OPWRIGHT_LLTM");
-    return said && !std::strcmp(said, path);
+    if (!said || !*said) return false;
+    check(!std::strcmp(said, "looped") || !std::strcmp(said, "persistent"),
+          "lltm: OPWRIGHT_LLTM must be looped or persistent, got ", said);
+    return !std::strcmp(said, path);
 }
 
 // Offsets within a step have 32 bits.
@@ -157,6 +160,7 @@ bool run(const Choice& choice, const Layer& layer, Call call) {
         void* arguments[] = {&call};
         if (ow_inner::launch_together(kernel.code, grid, kernel.cluster, arguments)) continue;
         check(call.first_group == 0, "lltm: the device has no room for the second part of the batch");
+        check(!told("persistent"), "lltm: the device has no room for a persistent kernel now");
         return false;
     }
     return true;

@@ -18,7 +18,7 @@ struct BackwardKernel {
         uint16_t gates[4], d_output;  // gates: and c
         uint32_t d_cell;              // as many bits as it has
     };
-    // What a step takes from the tape: the factors of the gradients of h and c.
+    // What a step takes of what was kept: the factors of the gradients of h and c.
     struct Factors {
         float c_of_h, i_of_c, o_of_h, g_of_c, d_output, d_cell;
     };

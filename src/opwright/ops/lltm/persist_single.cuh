@@ -13,7 +13,8 @@ namespace lltm::persist {
 constexpr int threads32 = warps * 32, slice32 = 8;
 
 // To some two units in the last place: a quotient that is rounded right takes three times as long as all else.
-__device__ __forceinline__ float exact_sigmoid(float x) { return one_over(1.0f + expf(-x)); }
+// Where 1 would vanish beside e⁻ˣ it is eˣ, which may be too small for a quotient to hold.
+__device__ __forceinline__ float exact_sigmoid(float x) { return x < -80.0f ? expf(x) : one_over(1.0f + expf(-x)); }
 __device__ __forceinline__ float exact_elu(float x) { return x > 0.0f ? x : expm1f(x); }
 
 template <int Rows, int LN_, int NR_, int C_>

@@ -12,7 +12,7 @@
 namespace lltm {
 
 constexpr int64_t per_graph = 16;       // steps; even, since two numbers of the step take turns
-constexpr int64_t least_replayed = 96;  // to make a graph takes about as long as 40 steps one by one
+constexpr int64_t least_replayed = 48;  // to make a graph takes about as long as 40 steps one by one
 
 // A function of PyTorch's CUDA part, against which this need not have been linked; or null.
 template <class F>

@@ -23,6 +23,20 @@ inline int most_units(const Table& table) {
     return most;
 }
 
+// Multiprocessors, each with one block, and the shared memory that a block may have.
+inline std::pair<int, int> budget() {
+    int blocks = 0, bytes = 0;
+    const int device = ow_inner::OnDevice::current().index;
+    ow_inner::cuda_check(cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device), "asking the device");
+    ow_inner::cuda_check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+                         "asking the device");
+    return {blocks, bytes};
+}
+
+inline std::string unfit(const std::string& why) {
+    return (told("persistent") ? "refused, as OPWRIGHT_LLTM says, since " : "looped, since ") + why;
+}
+
 // How a call goes through its steps, forward or backward.
 template <class T>
 std::string path(int64_t steps, int64_t batch, int64_t hidden, bool forward) {
@@ -30,12 +44,16 @@ std::string path(int64_t steps, int64_t batch, int64_t hidden, bool forward) {
     if (steps * batch * hidden == 0) return "looped, over no element";
     if (told("looped")) return "looped, since OPWRIGHT_LLTM says so";
     const Table table = kernels<T>(forward);
-    const Choice best = is_small(steps, batch, hidden) ? cheapest(table, steps, batch, hidden) : Choice();
+    if (!is_small(steps, batch, hidden)) return unfit("a step of it is too large for the persistent kernels' offsets");
+    const Choice best = cheapest(table, steps, batch, hidden);
     if (!best) {
         const int most = most_units(table);
-        if (most == 0) return "looped, since this GPU, or the code built for it, cannot run the persistent kernels";
-        return written("looped, since the weights of %lld hidden units do not fit on chip: of at most %d here",
-                       static_cast<long long>(hidden), most);
+        if (most == 0) return unfit("this GPU, or the code built for it, cannot run the persistent kernels");
+        const auto [blocks, bytes] = budget();
+        return unfit(
+            written("the weights of %lld hidden units do not fit on chip: of at most %d here, in %d blocks of "
+                    "%d KiB of shared memory and their registers",
+                    static_cast<long long>(hidden), most, blocks, bytes / 1024));
     }
     const Kernel& kernel = *best.kernel;
     const int64_t groups = ceil_div(batch, kernel.rows), launches = ceil_div(groups, best.groups);
