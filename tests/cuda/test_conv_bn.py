@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -114,7 +116,7 @@ def compare(
         assert error < TOLERANCE[dtype], f"result {i} is off by {error:.2g}"
     if not fixed:
         torch.testing.assert_close(
-            found.mean.double().cpu(), y.mean((0, 2, 3)), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
+            found.mean.double().cpu(), y.mean((0, 2, 3)) - bias, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
         )
 
 
@@ -179,3 +181,72 @@ def test_what_it_keeps_is_its_input() -> None:
     assert kept(layer, x) <= 4096
     layer.keep = "all"
     assert x.numel() * 4 <= kept(layer, x) <= x.numel() * 4 + 4096
+
+
+@contextmanager
+def tf32(on: bool) -> Iterator[None]:
+    """Not by `cudnn.flags`, which sets the precision of everything to none behind it."""
+    convolutions: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    before, convolutions.fp32_precision = convolutions.fp32_precision, "tf32" if on else "ieee"
+    try:
+        yield
+    finally:
+        convolutions.fp32_precision = before
+
+
+@pytest.mark.parametrize("keep", ["input", "output"])
+@pytest.mark.parametrize("first", [False, True])
+def test_the_convolution_is_computed_again_as_it_was(keep: Any, first: bool) -> None:
+    torch.manual_seed(0)
+    layer = ow.nn.ConvBN2d(64, 32, 3, padding=1, activation="relu", keep=keep).cuda()
+    x = torch.randn(4, 64, 14, 14, device="cuda")
+    grad = torch.randn(4, 32, 14, 14, device="cuda")
+
+    def of_gamma(forward: bool, backward: bool) -> Tensor:
+        """The gradient of γ, which reads the convolution that is computed again and no other."""
+        with tf32(forward):
+            out = layer(x)
+        with tf32(backward):
+            return torch.autograd.grad(out, layer.bn.weight, grad)[0]
+
+    assert torch.equal(of_gamma(first, not first), of_gamma(first, first))
+    assert not torch.equal(of_gamma(True, True), of_gamma(False, False))  # else this says nothing
+
+
+def test_there_may_be_any_number_of_channels() -> None:
+    x = torch.randn(2, 1, 2, 2, device="cuda", requires_grad=True)
+    weight = torch.randn(70_000, 1, 1, 1, device="cuda", requires_grad=True)
+    with torch.backends.cudnn.flags(enabled=False):
+        for layout in (torch.contiguous_format, torch.channels_last):
+            found = ow.conv_bn(x.contiguous(memory_format=layout), weight, activation="silu").output
+            expected = F.silu(F.batch_norm(F.conv2d(x, weight), None, None, training=True))
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+            one, two = (torch.autograd.grad(out.square().sum(), weight)[0] for out in (found, expected))
+            torch.testing.assert_close(one, two, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_group_is_not_waited_for(tmp_path: Any, compiled: bool) -> None:
+    """NCCL on one GPU is a group of one: nobody on the host waits for it, forward or backward."""
+    from torch import distributed
+
+    store = distributed.FileStore(str(tmp_path / "store"), 1)  # type: ignore[attr-defined]
+    distributed.init_process_group("nccl", rank=0, world_size=1, store=store, device_id=torch.device("cuda", 0))
+    try:
+        torch.manual_seed(0)
+        alone = ow.nn.ConvBN2d(8, 16, 3, padding=1, activation="relu").cuda()
+        shared = ow.nn.ConvBN2d.of(alone.conv, alone.bn, "relu", process_group=distributed.group.WORLD)
+        call: Any = torch.compile(shared, backend="aot_eager", fullgraph=True) if compiled else shared
+        x = torch.randn(4, 8, 9, 9, device="cuda", requires_grad=True)
+        grad = torch.randn(4, 16, 9, 9, device="cuda")
+        torch.autograd.grad(call(x), [x, *shared.parameters()], grad)
+        try:
+            torch.cuda.set_sync_debug_mode("error")
+            found = torch.autograd.grad(call(x), [x, *shared.parameters()], grad)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        for a, b in zip(found, torch.autograd.grad(alone(x), [x, *alone.parameters()], grad), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    finally:
+        distributed.destroy_process_group()

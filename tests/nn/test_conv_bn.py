@@ -301,3 +301,23 @@ def test_an_empty_batch_is_one() -> None:
     ours(x).sum().backward()
     assert ours(x).shape == (0, 6, 5, 5)
     same([*ours.buffers()][:2], before)
+
+
+def test_a_bias_takes_no_digits() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 3, 4, 4, requires_grad=True), torch.randn(5, 3, 1, 1) * 1e-6
+    gamma, found = torch.ones(5, requires_grad=True), []
+    for bias in (None, torch.full((5,), 1e9)):
+        out = ow.conv_bn(x, weight, bias, gamma, eps=1e-12).output
+        found.append([out.detach(), *torch.autograd.grad(out.square().sum() + out[0].sum(), (x, gamma))])
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_batch_that_nobody_had_anything_of_leaves_statistics_alone() -> None:
+    for count in (torch.tensor(0.0), None):
+        mean, var, batches = torch.ones(3), torch.ones(3), torch.tensor(4)
+        ow.track_statistics(mean, var, batches, torch.full((3,), float("nan")), torch.zeros(3), count, values=0)
+        assert torch.equal(mean, torch.ones(3))
+        assert torch.equal(var, torch.ones(3))
+        assert batches == 5

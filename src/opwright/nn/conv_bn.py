@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from opwright.ops.conv_bn import settings
 from opwright.ops.conv_bn.op import conv_bn
 from opwright.ops.track_statistics.op import track_statistics
 
@@ -122,7 +124,9 @@ class ConvBN2d(nn.Module):
         self.process_group = process_group
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
-        return fused(self.conv, self.bn, input, residual, self.activation, self.slope, self.keep, self.process_group)
+        parts: Any = self._modules
+        given = input, residual, self.activation, self.slope, self.keep, self.process_group
+        return fused(parts["conv"], parts["bn"], *given)
 
     def fold(self) -> nn.Conv2d:
         """A convolution that does what convolution and batch norm do in evaluation, without residual and activation.
@@ -181,41 +185,71 @@ def fused(
     if input.dim() != 4:
         raise ValueError(f"ConvBN2d: input must have 4 dimensions, got {input.dim()}")
     x, padding = padded(conv, input)
-    mean, var, training = bn.running_mean, bn.running_var, bn.training
+    of_conv, of_bn = _tensors_of(conv), _tensors_of(bn)
+    mean, var, training = of_bn("running_mean"), of_bn("running_var"), bn.training
     batch = training or mean is None
     group, ranks = "", 1
     if training and (process_group is not None or isinstance(bn, nn.SyncBatchNorm)):
         group, ranks = _shared_with(bn.process_group if process_group is None else process_group)
     # What the gradient of an activation reads beside the convolution: the output lives on as the next layer's input.
     of_output = residual is not None and (activation == "relu" or (activation in SLOPES and slope >= 0))
-    found = conv_bn(
-        x,
-        conv.weight,
-        conv.bias,
-        bn.weight,
-        bn.bias,
-        residual,
-        None if batch else mean,
-        None if batch else var,
-        stride=conv.stride,  # type: ignore[arg-type]
-        padding=padding,  # type: ignore[arg-type]
-        dilation=conv.dilation,  # type: ignore[arg-type]
-        groups=conv.groups,
-        eps=bn.eps,
-        activation=activation,
-        slope=slope,
-        keep_residual=residual is None or not (of_output or activation == "none"),
-        keep_output=of_output or (keep == "output" and residual is None),
-        keep_convolution=keep == "all" and torch.is_grad_enabled(),
-        group=group,
-        ranks=ranks,
-    )
-    output: Tensor = found.output
-    if training and mean is not None and bn.track_running_stats:
-        values = output.shape[0] * output.shape[2] * output.shape[3]
-        given: Any = (mean, var, bn.num_batches_tracked, found.mean, found.var, found.number)
-        track_statistics(*given, values=values, momentum=bn.momentum)
+    recorded = torch.is_grad_enabled()
+    graph = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    weight, bias, cast = of_conv("weight"), of_conv("bias"), None
+    if not graph and torch.is_autocast_enabled(x.device.type):
+        # As the operator declares it, whose own way to do so leads through Python.
+        cast = torch.get_autocast_dtype(x.device.type)
+        x, weight = _cast(x, cast), _cast(weight, cast)
+    with nullcontext() if cast is None else torch.autocast(x.device.type, enabled=False):
+        found = conv_bn(
+            x,
+            weight,
+            bias,
+            of_bn("weight"),
+            of_bn("bias"),
+            residual,
+            None if batch else mean,
+            None if batch else var,
+            stride=conv.stride,  # type: ignore[arg-type]
+            padding=padding,  # type: ignore[arg-type]
+            dilation=conv.dilation,  # type: ignore[arg-type]
+            groups=conv.groups,
+            eps=bn.eps,
+            activation=activation,
+            slope=slope,
+            keep_residual=residual is None or not (of_output or activation == "none"),
+            keep_output=of_output or (keep == "output" and residual is None),
+            keep_convolution=keep == "all" and recorded,
+            group=group,
+            ranks=ranks,
+            # Graphs compute what they compute again under what is in force when they run.
+            settings=settings.now(x.is_cuda) if recorded and keep != "all" and not graph else -1,
+        )
+        output: Tensor = found.output
+        if training and mean is not None and bn.track_running_stats:
+            values = output.shape[0] * output.shape[2] * output.shape[3]
+            batch_mean = found.mean if bias is None else found.mean + bias.detach()
+            given: Any = (mean, var, of_bn("num_batches_tracked"), batch_mean, found.var, found.number)
+            track_statistics(*given, values=values, momentum=bn.momentum)
     return output
+
+
+def _cast(t: Tensor, dtype: torch.dtype) -> Tensor:
+    """A tensor as autocast has it."""
+    return t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t
+
+
+def _tensors_of(module: nn.Module) -> Callable[[str], Any]:
+    """Its parameters and buffers by name. As attributes they cost half a microsecond each, which a block on a GPU has
+    little to spare of; a name that is neither (parametrized, or set by a hook) is an attribute all the same."""
+    parameters, buffers = module._parameters, module._buffers
+
+    def get(name: str) -> Any:
+        if name in parameters:
+            return parameters[name]
+        return buffers[name] if name in buffers else getattr(module, name)
+
+    return get
 
 
 def _shared_with(process_group: Any) -> tuple[str, int]:

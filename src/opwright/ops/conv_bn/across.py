@@ -17,12 +17,6 @@ def _collectives() -> Any:
     return torch.ops._c10d_functional
 
 
-# Kernels call them by these names: PyTorch's own take a group in a way that its stable ABI does not know.
-_library = torch.library.Library("opwright_conv_bn", "FRAGMENT")
-_library.define("gather(Tensor own, int ranks, str group) -> Tensor")
-_library.define("sum(Tensor own, str group) -> Tensor")
-
-
 def _gather(own: Tensor, ranks: int, group: str) -> Any:
     ops = _collectives()
     return ops.wait_tensor(ops.all_gather_into_tensor(own, ranks, group))
@@ -33,8 +27,14 @@ def _sum(own: Tensor, group: str) -> Any:
     return ops.wait_tensor(ops.all_reduce(own, "sum", group))
 
 
-_library.impl("gather", _gather, "CompositeExplicitAutograd")
-_library.impl("sum", _sum, "CompositeExplicitAutograd")
+# Kernels call them by these names: PyTorch's own take a group in a way that its stable ABI does not know. They say the
+# group's name in numbers, since that ABI loses the memory of every text that it hands over.
+_library = torch.library.Library("opwright_conv_bn", "FRAGMENT")
+_library.define("gather(Tensor own, int ranks, int[] group) -> Tensor")
+_library.define("sum(Tensor own, int[] group) -> Tensor")
+_KEY = "CompositeExplicitAutograd"
+_library.impl("gather", lambda own, ranks, group: _gather(own, ranks, bytes(group).decode()), _KEY)
+_library.impl("sum", lambda own, group: _sum(own, bytes(group).decode()), _KEY)
 
 
 def gathered(wide: Tensor, group: str, ranks: int) -> tuple[Tensor, Tensor, Tensor]:

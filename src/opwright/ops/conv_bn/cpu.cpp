@@ -1,6 +1,7 @@
 #include <opwright/kernel.h>
 
 #include "flow.h"
+#include "in_force.h"
 #include "stretches.h"
 
 namespace conv_bn {
@@ -107,13 +108,15 @@ Loop<C> derive_loop(Activation activation, bool of_output) {
 
 template <class C, bool Last>
 void apply(const Apply& q, DType own) {
-    using Run = void (*)(const Stretch*, const C*, const C*, const C*, const C*, const C*, C*);
+    using Run = void (*)(const Stretch*, const C*, const C*, const C*, const C*, const C*, const C*, C*);
     const Cut cut(q.planes);
     const Prepared<C> numbers(q.channels, q.planes.channels, own);
     const Reader<C> y(q.y, own), residual(q.residual, own), out(q.out, own);
-    const Run run =
-        residual ? best<Normal<C, Last, true>, const Stretch*, const C*, const C*, const C*, const C*, const C*, C*>()
-                 : best<Normal<C, Last, false>, const Stretch*, const C*, const C*, const C*, const C*, const C*, C*>();
+    const auto normal = [](auto adds) -> Run {
+        return best<Normal<C, Last, adds.value>, const Stretch*, const C*, const C*, const C*, const C*, const C*,
+                    const C*, C*>();
+    };
+    const Run run = residual ? normal(std::true_type()) : normal(std::false_type());
     const auto activate = activate_loop<C>(q.channels.activation);
     const C slope = static_cast<C>(q.channels.slope);
     parallel(0, cut.units(), 1, [&](int64_t begin, int64_t end) {
@@ -123,8 +126,8 @@ void apply(const Apply& q, DType own) {
                 C *a = scratch.data(), *b = a + cut.longest();
                 const C* add = residual ? residual.load(s, b) : nullptr;
                 C* const to = out.place(s, b + cut.longest());
-                run(&s, y.load(s, a), numbers.mean.data() + s.channel, numbers.scale.data() + s.channel,
-                    numbers.beta.data() + s.channel, add, to);
+                run(&s, y.load(s, a), numbers.mean.data() + s.channel, numbers.root.data() + s.channel,
+                    numbers.gamma.data() + s.channel, numbers.beta.data() + s.channel, add, to);
                 if (activate) activate(s.size(), to, slope);
                 out.store(s, to);
             });
@@ -273,16 +276,16 @@ class Device {
   public:
     explicit Device(DType dtype) : own_(dtype), wide_(wide_dtype(dtype)) {}
 
-    void statistics(const Planes& planes, const Tensor& y, const Numbers& bias, Tensor& mean, Tensor& var) const {
+    void statistics(const Planes& planes, const Tensor& y, Tensor& mean, Tensor& var) const {
         run([&](auto zero) {
             using C = decltype(zero);
             C *m = data<C>(mean), *v = data<C>(var);
             moments_of<C>(planes, y, m, v);
-            finish<C>(planes.channels, static_cast<C>(planes.images * planes.places), bias, m, v);
+            finish<C>(planes.channels, static_cast<C>(planes.images * planes.places), m, v);
         });
     }
-    void statistics(const Planes& planes, const Tensor& y, const Numbers& bias, Tensor& mean, Tensor& var,
-                    Tensor& values, const std::string& group, int64_t ranks) const {
+    void statistics(const Planes& planes, const Tensor& y, Tensor& mean, Tensor& var, Tensor& values,
+                    const std::string& group, int64_t ranks) const {
         run([&](auto zero) {
             using C = decltype(zero);
             const int64_t channels = planes.channels, size = 2 * channels + 1;
@@ -308,7 +311,7 @@ class Device {
                 m[c] = static_cast<C>(centre), v[c] = static_cast<C>(squares);
             }
             *data<C>(values) = n;
-            finish<C>(channels, n, bias, m, v);
+            finish<C>(channels, n, m, v);
         });
     }
     void apply(const Apply& q) const {
@@ -329,6 +332,11 @@ class Device {
             q.planes.last ? conv_bn::back<C, true>(q, own_) : conv_bn::back<C, false>(q, own_);
         });
     }
+    // The convolution as PyTorch computed it under these settings, which it takes from nowhere but its own state.
+    static Tensor convolve_under(int64_t settings, const Tensor& x, const Tensor& weight, const Geometry& s) {
+        if (settings_in_force() == settings) return convolve(x, weight, s);
+        return call("opwright_conv_bn::convolve", "", x, weight, s.stride, s.padding, s.dilation, s.groups, settings);
+    }
     bool can_invert(const Gradient& q, const OptionalTensor&, const OptionalTensor&, int64_t channels) const {
         bool can = true;
         run([&](auto zero) {
@@ -342,7 +350,7 @@ class Device {
         });
         return can;
     }
-    void repair(const Gradient&, const Tensor&, const Tensor&, const Settings&) const {}
+    void repair(const Gradient&, const Tensor&, const Tensor&, const Geometry&) const {}
 
   private:
     template <class C>
@@ -351,10 +359,9 @@ class Device {
                     : moments<C, false>(planes, memory(y), own_, mean, deviations);
     }
     template <class C>
-    void finish(int64_t channels, C n, const Numbers& bias, C* mean, C* var) const {
-        const Prepared<C> numbers({}, 0, own_);
+    void finish(int64_t channels, C n, C* mean, C* var) const {
         const C none = n > C(0) ? C(0) : C(NAN);  // as the mean of nothing is
-        for (int64_t c = 0; c < channels; ++c) mean[c] += numbers.number(bias, c, 0) + none, var[c] /= n;
+        for (int64_t c = 0; c < channels; ++c) mean[c] += none, var[c] /= n;
     }
     template <class Body>
     void run(const Body& body) const {

@@ -8,14 +8,14 @@ class Device {
   public:
     explicit Device(DType dtype) : passes_(passes_of(dtype)), dtype_(wide_dtype(dtype)) {}
 
-    void statistics(const Planes& planes, const Tensor& y, const Numbers& bias, Tensor& mean, Tensor& var) const {
+    void statistics(const Planes& planes, const Tensor& y, Tensor& mean, Tensor& var) const {
         int count;
         const Tensor parts = passes_.statistics(planes, memory(y), count);
-        passes_.moments(parts, count, planes.channels, bias, memory(mean), memory(var), nullptr, false);
+        passes_.moments(parts, count, planes.channels, memory(mean), memory(var), nullptr, false);
     }
     // Over all ranks; those of which one has no values too.
-    void statistics(const Planes& planes, const Tensor& y, const Numbers& bias, Tensor& mean, Tensor& var,
-                    Tensor& values, const std::string& group, int64_t ranks) const {
+    void statistics(const Planes& planes, const Tensor& y, Tensor& mean, Tensor& var, Tensor& values,
+                    const std::string& group, int64_t ranks) const {
         const int64_t channels = planes.channels;
         Tensor own = empty({2 * channels + 1}, dtype_);
         if (planes.numel() == 0) {
@@ -25,18 +25,25 @@ class Device {
             const Tensor parts = passes_.statistics(planes, memory(y), count);
             const int64_t size = dtype_ == DType::Double ? 8 : 4;
             char* const to = static_cast<char*>(memory(own));
-            passes_.moments(parts, count, channels, {}, to, to + channels * size, to + 2 * channels * size, true);
+            passes_.moments(parts, count, channels, to, to + channels * size, to + 2 * channels * size, true);
         }
         const Tensor all = gather(own, ranks, group);
-        passes_.moments(all, int(ranks), channels, bias, memory(mean), memory(var), memory(values), false);
+        passes_.moments(all, int(ranks), channels, memory(mean), memory(var), memory(values), false);
     }
     void apply(const Apply& q) const { passes_.apply(q); }
     void reduce(const Gradient& q) const { passes_.reduce(q); }
     void back(const Gradient& q) const { passes_.back(q); }
 
+    // The convolution as cuDNN computed it under these settings.
+    static Tensor convolve_under(int64_t settings, const Tensor& x, const Tensor& weight, const Geometry& s) {
+        const bool enabled = settings & 1, benchmark = settings & 2, deterministic = settings & 4, tf32 = settings & 8;
+        return call("aten::_convolution", "", x, weight, OptionalTensor(), s.stride, s.padding, s.dilation, false,
+                    Sizes{0, 0}, s.groups, benchmark, deterministic, enabled, tf32);
+    }
+
     // What cannot be computed back is repaired, channel by channel: to ask here would be to wait for the GPU.
     bool can_invert(const Gradient&, const OptionalTensor&, const OptionalTensor&, int64_t) const { return true; }
-    void repair(const Gradient& q, const Tensor& x, const Tensor& weight, const Settings& s) const {
+    void repair(const Gradient& q, const Tensor& x, const Tensor& weight, const Geometry& s) const {
         const Layout in(x), kernel(weight);
         Convolution c{};
         c.x = memory(x), c.weight = memory(weight), c.groups = s.groups, c.inputs = kernel.size[1];

@@ -8,77 +8,75 @@
 
 namespace conv_bn {
 
-// The sum over the 32 rows of a block, for each of its 32 columns; all threads get it.
-template <class C>
-__device__ C column_sum(C value) {
-    __shared__ C all[32][33];
-    const int row = threadIdx.x / 32, column = threadIdx.x % 32;
-    __syncthreads();
-    all[row][column] = value;
-    __syncthreads();
-    return warp_sum(all[column][row]);
-}
+// A block joins so many channels, side by side; its rows share what there is of them.
+constexpr int joined = 8, joining = 1024;
 
-// As above, but for the thread's own column.
-template <class C>
-__device__ C own_column_sum(C value) {
-    __shared__ C sums[32];
-    const C total = column_sum(value);  // of the column with the number of this thread's row
-    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = total;
-    __syncthreads();
-    return sums[threadIdx.x % 32];
+// The sums over the rows of a block, for the threads of the first row.
+template <class C, int N>
+__device__ void sum_rows(C (&values)[N]) {
+    __shared__ C all[N][joining];
+    const int me = threadIdx.x;
+#pragma unroll
+    for (int n = 0; n < N; ++n) all[n][me] = values[n];
+    for (int half = joining / 2; half >= joined; half /= 2) {
+        __syncthreads();
+        if (me >= half) continue;
+#pragma unroll
+        for (int n = 0; n < N; ++n) all[n][me] += all[n][me + half];
+    }
+#pragma unroll
+    for (int n = 0; n < N; ++n) values[n] = all[n][me];
 }
 
 // Mean and variance of each channel from the moments of parts; or, `raw`, the moments of all parts.
 template <class T>
-__global__ void __launch_bounds__(1024) join_moments(const Compute<T>* parts, int count, int64_t channels, Numbers bias,
-                                                     Compute<T>* mean, Compute<T>* var, Compute<T>* values, bool raw) {
+__global__ void __launch_bounds__(joining)
+    join_moments(const Compute<T>* parts, int count, int64_t channels, Compute<T>* mean, Compute<T>* var,
+                 Compute<T>* values, bool raw) {
     using C = Compute<T>;
-    const int64_t channel = blockIdx.x * int64_t(32) + threadIdx.x % 32, size = 2 * channels + 1;
-    const int row = threadIdx.x / 32;
+    const int64_t channel = blockIdx.x * int64_t(joined) + threadIdx.x % joined, size = 2 * channels + 1;
+    const int row = threadIdx.x / joined;
     const bool inside = channel < channels;
     // Parts differ little in their means: what is taken away at the end is small beside their own deviations.
     const C pivot = inside && isfinite(parts[channel]) ? parts[channel] : C(0);
-    C n = 0, sum = 0, deviations = 0;
+    C sums[3] = {};  // of values, of what they differ by from the pivot, of the squares of that
     if (inside) {
 #pragma unroll 8
-        for (int p = row; p < count; p += 32) {
+        for (int p = row; p < count; p += joining / joined) {
             const C here = parts[p * size + 2 * channels], d = parts[p * size + channel] - pivot;
-            n += here;
-            sum += here * d;
-            deviations += parts[p * size + channels + channel] + here * d * d;
+            sums[0] += here;
+            sums[1] += here * d;
+            sums[2] += parts[p * size + channels + channel] + here * d * d;
         }
     }
-    n = own_column_sum(n);
-    sum = own_column_sum(sum);
-    deviations = own_column_sum(deviations);
-    const C centre = pivot + sum / n;
-    deviations -= sum * (sum / n);
-    if (deviations < C(0)) deviations = C(0);  // NaN stays
+    sum_rows(sums);
     if (row != 0 || !inside) return;
-    const bool empty = raw && n == C(0);  // a rank without images has no say
-    mean[channel] = empty ? C(0) : raw ? centre : centre + number<T>(bias, channel, 0);
+    const C n = sums[0], shift = sums[1] / n, centre = pivot + shift;
+    C deviations = sums[2] - sums[1] * shift;
+    if (deviations < C(0)) deviations = C(0);  // NaN stays
+    const bool empty = raw && n == C(0);       // a rank without images has no say
+    mean[channel] = empty ? C(0) : centre;
     var[channel] = raw ? deviations : deviations / n;
     if (channel == 0 && values) *values = n;
 }
 
 // Σ dz and Σ dz · (y - mean) of all parts, and the gradients that these are.
 template <class T>
-__global__ void __launch_bounds__(1024) join_sums(const Compute<T>* parts, int count, Gradient q) {
+__global__ void __launch_bounds__(joining) join_sums(const Compute<T>* parts, int count, Gradient q) {
     using C = Compute<T>;
-    const int64_t channels = q.planes.channels, channel = blockIdx.x * int64_t(32) + threadIdx.x % 32;
-    const int row = threadIdx.x / 32;
-    C sum = 0, product = 0;
+    const int64_t channels = q.planes.channels, channel = blockIdx.x * int64_t(joined) + threadIdx.x % joined;
+    const int row = threadIdx.x / joined;
+    C sums[2] = {};
     if (channel < channels) {
 #pragma unroll 8
-        for (int p = row; p < count; p += 32) {
-            sum += parts[p * 2 * channels + channel];
-            product += parts[p * 2 * channels + channels + channel];
+        for (int p = row; p < count; p += joining / joined) {
+            sums[0] += parts[p * 2 * channels + channel];
+            sums[1] += parts[p * 2 * channels + channels + channel];
         }
     }
-    sum = own_column_sum(sum);
-    product = own_column_sum(product);
+    sum_rows(sums);
     if (row != 0 || channel >= channels) return;
+    const C sum = sums[0], product = sums[1];
     const Channels& c = q.channels;
     const C root = inverse_root(number<T>(c.var, channel, 0) + static_cast<C>(c.eps));
     static_cast<C*>(q.sums)[channel] = sum;
@@ -93,7 +91,7 @@ __global__ void __launch_bounds__(1024) join_sums(const Compute<T>* parts, int c
 struct Shape {
     Walk walk;
     int pack;
-    int64_t sheets;  // blockIdx.y
+    int64_t sheets;  // blockIdx.y and blockIdx.z
 };
 
 inline bool is_aligned(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
@@ -112,7 +110,6 @@ Shape shape_of(const Planes& planes, std::initializer_list<const void*> pointers
     int across = 1;
     while (planes.last && across < threads && across < packs) across *= 2;
     const int64_t sheets = planes.last ? ceil_div(packs, across) : planes.channels;
-    check(sheets <= 65535, ow_inner::OnDevice::name(), ": there are too many channels for this kernel");
     const auto plane = static_cast<uint64_t>(planes.last ? 1 : std::max<int64_t>(packs, 1));
     unsigned shift = 0;
     while (uint64_t(1) << shift < plane) ++shift;
@@ -127,7 +124,8 @@ inline Grid grid_of(const void* kernel, const Shape& s) {
     const int64_t rows = threads / s.walk.across, all = int64_t(multiprocessors()) * held_at_once(kernel);
     const int64_t wanted = std::max<int64_t>(1, all / std::max<int64_t>(s.sheets, 1));
     const int64_t blocks = std::max<int64_t>(1, std::min(wanted, ceil_div(s.walk.steps, rows * 4)));
-    return {blocks, dim3(threads), 0, s.sheets};
+    const int64_t side = std::min(s.sheets, ow_inner::most_rows);
+    return {blocks, dim3(threads), 0, side, side ? ceil_div(s.sheets, side) : 0};
 }
 template <class... P>
 Grid grid_of(void (*kernel)(P...), const Shape& s) {
@@ -173,10 +171,9 @@ Tensor statistics(const Planes& planes, const void* y, int& count) {
 }
 
 template <class T>
-void moments(const Tensor& parts, int count, int64_t channels, const Numbers& bias, void* mean, void* var, void* values,
-             bool raw) {
+void moments(const Tensor& parts, int count, int64_t channels, void* mean, void* var, void* values, bool raw) {
     using C = Compute<T>;
-    launch(join_moments<T>, {ceil_div(channels, 32), 1024}, data<const C>(parts), count, channels, bias,
+    launch(join_moments<T>, {ceil_div(channels, joined), joining}, data<const C>(parts), count, channels,
            static_cast<C*>(mean), static_cast<C*>(var), static_cast<C*>(values), raw);
 }
 
@@ -208,7 +205,7 @@ void reduce(const Gradient& q) {
         const Grid grid = grid_of(kernel, s);
         const Tensor parts = empty({grid.blocks, 2 * q.planes.channels}, dtype_of<C>);
         launch(kernel, grid, s.walk, q, data<C>(parts));
-        launch(join_sums<T>, {ceil_div(q.planes.channels, 32), 1024}, data<const C>(parts), int(grid.blocks), q);
+        launch(join_sums<T>, {ceil_div(q.planes.channels, joined), joining}, data<const C>(parts), int(grid.blocks), q);
     });
 }
 

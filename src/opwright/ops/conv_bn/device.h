@@ -14,8 +14,7 @@ namespace conv_bn {
 struct Passes {
     // The moments of parts of y, `count` of them.
     Tensor (*statistics)(const Planes& planes, const void* y, int& count);
-    void (*moments)(const Tensor& parts, int count, int64_t channels, const Numbers& bias, void* mean, void* var,
-                    void* values, bool raw);
+    void (*moments)(const Tensor& parts, int count, int64_t channels, void* mean, void* var, void* values, bool raw);
     void (*apply)(const Apply& q);
     void (*reduce)(const Gradient& q);
     void (*back)(const Gradient& q);

@@ -1,14 +1,13 @@
 // What the kernels of every device do: the convolution is PyTorch's, the passes around it are the device's.
 #pragma once
 
+#include "convolution.h"
 #include "passes.h"
 
 #pragma GCC visibility push(hidden)
 
 namespace conv_bn {
 
-using Sizes = std::vector<int64_t>;
-using OptionalTensor = std::optional<Tensor>;
 using torch::headeronly::MemoryFormat;
 
 inline Activation activation_of(const std::string& name) {
@@ -51,39 +50,26 @@ inline Tensor alike(const Tensor& x, const Planes& planes) {
 }
 inline Tensor alike(const OptionalTensor& x, const Planes& planes) { return given(x) ? alike(*x, planes) : Tensor(); }
 
-struct Settings {
-    const Sizes &stride, &padding, &dilation;
-    int64_t groups;
-};
-
-inline Tensor convolve(const Tensor& x, const Tensor& weight, const Settings& s) {
-    return call("aten::convolution", "", x, weight, OptionalTensor(), s.stride, s.padding, s.dilation, false,
-                Sizes{0, 0}, s.groups);
-}
-
-inline std::tuple<Tensor, Tensor> convolve_back(const Tensor& d, const Tensor& x, const Tensor& weight,
-                                                const Settings& s, bool to_x, bool to_weight) {
-    if (!to_x && !to_weight) return {};
-    const bool mask[] = {to_x, to_weight, false};
-    auto all = call<std::tuple<Tensor, Tensor, Tensor>>(
-        "aten::convolution_backward", "", d, x, weight, std::optional<Sizes>(), s.stride, s.padding, s.dilation, false,
-        Sizes{0, 0}, s.groups, torch::headeronly::HeaderOnlyArrayRef<bool>(mask, 3));
-    return {to_x ? std::get<0>(all) : Tensor(), to_weight ? std::get<1>(all) : Tensor()};
-}
+// Settings of convolutions that were in force before, as settings.py numbers them.
+constexpr int64_t settings_end = 256;
 
 // Collectives, as across.py has them: nobody waits on the host.
+inline Sizes spelled(const std::string& text) {
+    const auto* const first = reinterpret_cast<const unsigned char*>(text.data());
+    return {first, first + text.size()};
+}
 inline Tensor gather(const Tensor& own, int64_t ranks, const std::string& group) {
-    return call("opwright_conv_bn::gather", "", own, ranks, group);
+    return call("opwright_conv_bn::gather", "", own, ranks, spelled(group));
 }
 inline Tensor sum_over_ranks(const Tensor& own, const std::string& group) {
-    return call("opwright_conv_bn::sum", "", own, group);
+    return call("opwright_conv_bn::sum", "", own, spelled(group));
 }
 
 using Results = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 // What must hold for a kernel; what does not is for the reference to reject or to compute.
-inline void expect(const Tensor& x, const Tensor& weight, const Settings& s) {
+inline void expect(const Tensor& x, const Tensor& weight, const Geometry& s) {
     check(s.stride.size() == 2 && s.padding.size() == 2 && s.dilation.size() == 2 && s.groups > 0 &&
               x.size(1) == weight.size(1) * s.groups && weight.size(0) % s.groups == 0,
           "conv_bn: the convolution's arguments do not fit");
@@ -100,8 +86,8 @@ Results forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bia
                 const OptionalTensor& beta_any, const OptionalTensor& residual_any, const OptionalTensor& mean_any,
                 const OptionalTensor& var_any, const Sizes& stride, const Sizes& padding, const Sizes& dilation,
                 int64_t groups, double eps, const std::string& activation, double slope, bool keep_residual,
-                bool keep_output, bool keep_convolution, const std::string& group, int64_t ranks) {
-    const Settings s{stride, padding, dilation, groups};
+                bool keep_output, bool keep_convolution, const std::string& group, int64_t ranks, int64_t settings) {
+    const Geometry s{stride, padding, dilation, groups};
     const bool fixed = given(mean_any);
     expect(x, weight, s);
     check(fixed == given(var_any), "conv_bn: running_mean and running_var go together");
@@ -110,12 +96,14 @@ Results forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bia
         act == Activation::relu || ((act == Activation::leaky_relu || act == Activation::elu) && slope >= 0);
     check(!given(residual_any) || act == Activation::none || keep_residual || (keep_output && by_output),
           "conv_bn: the gradient could not be computed");
+    check(settings >= -1 && settings < settings_end, "conv_bn: there are no such settings");
     const DType own = dtype(x), wide = wide_dtype(own);
     const Result c = result(convolve(x, weight, s));
     const Planes& planes = c.planes;
     const int64_t values = planes.images * planes.places;
     check(fixed || !group.empty() || values != 1, "conv_bn: there is one value a channel");
-    const OptionalTensor bias = contiguous(bias_any), gamma = contiguous(gamma_any), beta = contiguous(beta_any);
+    const OptionalTensor bias = fixed ? contiguous(bias_any) : OptionalTensor(), gamma = contiguous(gamma_any),
+                         beta = contiguous(beta_any);
     const Tensor residual = alike(residual_any, planes);
     check(!residual.defined() || Layout(residual).same_shape(Layout(c.y)), "conv_bn: the residual does not fit");
     const Device passes(own);
@@ -123,10 +111,10 @@ Results forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bia
     if (!fixed) {
         mean = empty({planes.channels}, wide), var = empty({planes.channels}, wide);
         if (group.empty()) {
-            passes.statistics(planes, c.y, numbers(bias, own), mean, var);
+            passes.statistics(planes, c.y, mean, var);
         } else {
             count = empty({}, wide);
-            passes.statistics(planes, c.y, numbers(bias, own), mean, var, count, group, ranks);
+            passes.statistics(planes, c.y, mean, var, count, group, ranks);
         }
     }
     const Tensor centre = fixed ? aten::contiguous(*mean_any) : mean, spread = fixed ? aten::contiguous(*var_any) : var;
@@ -153,8 +141,8 @@ Gradients backward(const OptionalTensor& grad, const OptionalTensor& grad_mean, 
                    const OptionalTensor& running_mean, const OptionalTensor& running_var, const Sizes& stride,
                    const Sizes& padding, const Sizes& dilation, int64_t groups, double eps,
                    const std::string& activation, double slope, bool keep_residual, bool keep_output,
-                   const std::string& group, const Wanted& wanted) {
-    const Settings s{stride, padding, dilation, groups};
+                   const std::string& group, int64_t settings, const Wanted& wanted) {
+    const Geometry s{stride, padding, dilation, groups};
     // Statistics are differentiated by who differentiates twice: that is for the formula.
     check(given(grad) && !given(grad_mean) && !given(grad_var) && !given(grad_convolution),
           "conv_bn: its statistics are differentiated");
@@ -182,7 +170,7 @@ Gradients backward(const OptionalTensor& grad, const OptionalTensor& grad_mean, 
                   numbers(var, own),
                   numbers(gamma, own),
                   numbers(beta, own),
-                  numbers(bias, own),
+                  fixed ? numbers(bias, own) : Numbers{},
                   eps,
                   act,
                   slope};
@@ -195,7 +183,7 @@ Gradients backward(const OptionalTensor& grad, const OptionalTensor& grad_mean, 
     if (given(convolution)) {
         c = result(*convolution), ours = false;
     } else if (reads_y && !computed_back) {
-        c = result(convolve(x, weight, s));
+        c = result(settings < 0 ? convolve(x, weight, s) : Device::convolve_under(settings, x, weight, s));
     } else {
         c = result(*grad), ours = false;  // it is the layout that is wanted
     }

@@ -35,17 +35,18 @@ struct Affine {
     }
 };
 
-// (y - mean) · scale + β (+ residual), in which a mean far from 0 costs no digits.
+// (y - mean) · root · γ + β (+ residual), in which a mean far from 0 costs no digits, nor does a γ near it.
 template <class C, bool Last, bool Adds>
 struct Normal {
-    static OPWRIGHT_INLINE void run(const Stretch* s, const C* x, const C* mean, const C* scale, const C* beta,
-                                    const C* add, C* out) {
+    static OPWRIGHT_INLINE void run(const Stretch* s, const C* x, const C* mean, const C* root, const C* gamma,
+                                    const C* beta, const C* add, C* out) {
         for (int64_t row = 0; row < s->rows; ++row) {
-            const C m = mean[0], f = scale[0], o = beta[0];
+            const C m = mean[0], f = root[0], g = gamma[0], o = beta[0];
             const int64_t n = s->width, at = row * n;
             OPWRIGHT_INDEPENDENT
             for (int64_t i = 0; i < n; ++i) {
-                const C v = (x[at + i] - (Last ? mean[i] : m)) * (Last ? scale[i] : f) + (Last ? beta[i] : o);
+                const C hat = (x[at + i] - (Last ? mean[i] : m)) * (Last ? root[i] : f);
+                const C v = hat * (Last ? gamma[i] : g) + (Last ? beta[i] : o);
                 out[at + i] = Adds ? v + add[at + i] : v;
             }
         }

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d
 
 import opwright as ow
 
@@ -119,9 +118,3 @@ def moments(wide: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of each channel, over all images and places."""
     mean = wide.mean(AXES)
     return mean, (wide - spread(mean)).square().mean(AXES)
-
-
-def convolve(
-    x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
-) -> Tensor:
-    return conv2d(x, weight, None, list(stride), list(padding), list(dilation), groups)

@@ -12,7 +12,6 @@ from .across import gathered, summed
 from .normal import (
     AXES,
     activate,
-    convolve,
     derivative,
     derivative_of_output,
     follows_output,
@@ -21,6 +20,7 @@ from .normal import (
     spread,
     statistics_dtype,
 )
+from .settings import END, convolve
 
 
 class Normalised(NamedTuple):
@@ -58,6 +58,7 @@ def conv_bn(
     keep_convolution: bool = False,
     group: str = "",
     ranks: int = 1,
+    settings: int = -1,
 ) -> Normalised:
     """activation(γ · (conv(x) - mean) / √(var + eps) + β + residual), the gradient of which convolves again.
 
@@ -67,7 +68,7 @@ def conv_bn(
     Args:
         x: `[batch, channels, height, width]`
         weight: `[out, channels / groups, height, width]`
-        bias: `[out]`, optional
+        bias: `[out]`, optional; it counts with running statistics, and a batch's own mean takes it away again
         gamma: `[out]`, 1 by default
         beta: `[out]`, 0 by default
         residual: the shape of the output, optional
@@ -82,13 +83,15 @@ def conv_bn(
         keep_convolution: return the convolution as well, and compute nothing again
         group: the name of the process group to share statistics with; none by default
         ranks: how many processes it has
+        settings: of torch.backends, under which the convolution is computed now and has to be computed again, as
+            `ow.nn.ConvBN2d` notes them; -1: those that will be in force then
 
     Equivalent to:
         y = conv2d(x, weight, bias, stride, padding, dilation, groups)
         output = activation(batch_norm(y, running_mean, running_var, gamma, beta, running_mean is None) + residual)
 
-    Returns: `output`; `mean` and `var` of the convolution, without Bessel's correction; `number`, of how many values
-        they are where a group shares them; `convolution`, without its bias, where it is kept
+    Returns: `output`; `mean` and `var` of the convolution, without its bias and Bessel's correction; `number`, of how
+        many values they are where a group shares them; `convolution`, without its bias too, where it is kept
 
     >>> import torch, opwright as ow
     >>> x, weight = torch.arange(8.0).reshape(2, 1, 2, 2), torch.ones(1, 1, 1, 1)
@@ -99,6 +102,7 @@ def conv_bn(
     refuse(x, weight, channels, residual, stride, padding, dilation, groups, bool(group))
     ow.require(activation in ACTIVATIONS, "activation must be one of " + ", ".join(ACTIVATIONS) + ", got {activation}")
     ow.require(ranks < 2**63, "ranks must be a number of processes, got {ranks}")
+    ow.require(-1 <= settings < END, "settings must be those of opwright.ops.conv_bn.settings, or -1, got {settings}")
     ow.require(
         (running_mean is None) == (running_var is None), "running_mean and running_var must be given both, or neither"
     )
@@ -122,7 +126,7 @@ def conv_bn(
             centre, spreads, number = gathered(wide, group, ranks)
         else:
             centre, spreads = moments(wide)
-        mean, var = centre.clone() if bias is None else centre + bias, spreads.clone()
+        mean, var = centre.clone(), spreads.clone()
     z = (wide - spread(centre)) * spread(torch.rsqrt(spreads + eps))
     z = z if gamma is None else z * spread(gamma)
     z = z if beta is None else z + spread(beta)
@@ -162,15 +166,19 @@ def _(
     keep_residual: bool,
     keep_output: bool,
     group: str,
+    settings: int,
     wanted: list[bool],
 ) -> Any:
-    y = convolve(x, weight, stride, padding, dilation, groups) if convolution is None else convolution
+    y = convolve(x, weight, stride, padding, dilation, groups, settings) if convolution is None else convolution
     frozen = running_mean is not None and running_var is not None
-    centre, spreads = (running_mean, running_var) if frozen else (mean, var)
+    centre, spreads = mean, var
+    if running_mean is not None and running_var is not None:
+        centre, spreads = running_mean.detach(), running_var.detach()
+        centre = centre if bias is None else centre.to(statistics_dtype(y.dtype)) - bias
     assert centre is not None
     assert spreads is not None
     wide = y.to(statistics_dtype(y.dtype))
-    centred = wide - spread(centre.to(wide.dtype) if bias is None else centre.to(wide.dtype) - bias)
+    centred = wide - spread(centre.to(wide.dtype))
     invstd = torch.rsqrt(spreads.to(wide.dtype) + eps)
     hat = centred * spread(invstd)
     d = torch.zeros_like(wide) if grad_output is None else grad_output.to(wide.dtype)
@@ -197,8 +205,7 @@ def _(
         d_y = (d - spread(all_sums / n) - hat * spread(all_products / n)) * spread(scale)
         d_y = d_y if d_mean is None else d_y + spread(d_mean / n)
         d_y = d_y if d_var is None else d_y + centred * spread(2 * d_var / n)
-        # The bias moves the mean alone.
-        d_bias = torch.zeros_like(sums) if grad_mean is None else grad_mean.clone()
+        d_bias = torch.zeros_like(sums)  # the mean takes it away again
     d_y = d_y if grad_convolution is None else d_y + grad_convolution
     if frozen and wanted[2]:
         d_bias = d_y.sum(AXES)
@@ -334,3 +341,14 @@ GRADIENT_DOMAIN = ow.Domain(dtypes=ow.FLOATING, wide=OF_STATISTICS, sizes=SIZES,
 ON_GPU = ow.Options(sources=("float.cu", "double.cu", "half.cu", "bfloat16.cu"), nvccflags=("-compress-mode=size",))
 conv_bn.kernel_files("cpu.cpp", domain=DOMAIN, backward=GRADIENT_DOMAIN)
 conv_bn.kernel_files("cuda.cu", domain=DOMAIN, backward=GRADIENT_DOMAIN, options=ON_GPU)
+# Its pieces are convolved for themselves where all channels of x enter each of the output's; those of a batch share
+# their statistics, in the group that a call names.
+conv_bn.shard(
+    "x[n, c, _, _] weight[o, c, _, _] residual[n, o, _, _] "
+    + " ".join(f"{name}[o]" for name in OF_CHANNELS)
+    + " -> output[n, o, _, _] mean[o] var[o] number[] convolution[n, o, _, _]",
+    over="n o",
+    group=("group", "ranks"),
+    across="n",
+    whole="mean var number",
+)

@@ -20,7 +20,7 @@ struct alignas(sizeof(T) * V) Pack {
 };
 
 // How a grid walks over the planes, `V` elements at a time: blockIdx.x and the rows of a block share what there is of a
-// channel, blockIdx.y and the columns of a block are channels.
+// channel, blockIdx.y with blockIdx.z and the columns of a block are channels.
 struct Walk {
     int64_t channels, places;
     int steps;   // packs of a channel, or rows of all channels where they lie last
@@ -40,7 +40,8 @@ struct Steps {
 
     __device__ explicit Steps(const Walk& w) : w(w) {
         const int rows = threads / w.across, column = threadIdx.x % w.across, row = threadIdx.x / w.across;
-        channel = (blockIdx.y * int64_t(w.across) + column) * own;
+        const int64_t sheet = blockIdx.z * int64_t(gridDim.y) + blockIdx.y;
+        channel = (sheet * w.across + column) * own;
         inside = channel < w.channels;
         at = inside ? blockIdx.x * rows + row : w.steps;
         step = gridDim.x * rows;
@@ -258,16 +259,16 @@ __global__ void __launch_bounds__(threads) apply_all(Walk walk, Apply q) {
     using S = Steps<T, V, Last>;
     S s(walk);
     if (!s.inside) return;
-    C centre[S::own], scale[S::own], beta[S::own], more[S::own];
+    C centre[S::own], root[S::own], gamma[S::own], beta[S::own];
     const Channels& c = q.channels;
     numbers_of<T>(c.mean, s.channel, 0, centre);
     numbers_of<T>(c.bias, s.channel, 0, beta);
-    numbers_of<T>(c.var, s.channel, 0, scale);
-    numbers_of<T>(c.gamma, s.channel, 1, more);
+    numbers_of<T>(c.var, s.channel, 0, root);
+    numbers_of<T>(c.gamma, s.channel, 1, gamma);
 #pragma unroll
     for (int k = 0; k < S::own; ++k) {
         centre[k] -= beta[k];
-        scale[k] = more[k] * inverse_root(scale[k] + static_cast<C>(c.eps));
+        root[k] = inverse_root(root[k] + static_cast<C>(c.eps));
     }
     numbers_of<T>(c.beta, s.channel, 0, beta);
     const bool linear = A != Applies::any || is_linear(c);
@@ -281,7 +282,7 @@ __global__ void __launch_bounds__(threads) apply_all(Walk walk, Apply q) {
 #pragma unroll
         for (int v = 0; v < V; ++v) {
             const int k = Last ? v : 0;
-            C z = fma(y[v] - centre[k], scale[k], beta[k]);
+            C z = fma((y[v] - centre[k]) * root[k], gamma[k], beta[k]);  // γ / √var alone may be too small for C
             if (adds) z += residual[v];
             if (linear) {
                 y[v] = z < C(0) ? (flat ? C(0) : below * z) : z;

@@ -24,7 +24,7 @@ struct Numbers {
 
 enum class Activation : int { none, relu, leaky_relu, elu, silu, gelu };
 
-// What normalises a channel. The convolution has no bias here; `mean` is that with the bias.
+// What normalises a channel. The convolution has no bias here; where one is given, `mean` is that with the bias.
 struct Channels {
     Numbers mean, var, gamma, beta, bias;
     double eps;

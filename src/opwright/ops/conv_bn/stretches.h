@@ -86,7 +86,7 @@ using Loop = void (*)(int64_t, const C*, const C*, C, C*);
 // Numbers for each channel, as they enter the loops.
 template <class C>
 struct Prepared {
-    std::vector<C> mean, scale, beta, factor, offset, p, shift, root;
+    std::vector<C> mean, scale, gamma, beta, factor, offset, p, shift, root;
     DType own;
 
     C number(const Numbers& of, int64_t c, C otherwise) const {
@@ -107,12 +107,15 @@ struct Prepared {
     }
 
     Prepared(const Channels& c, int64_t channels, DType own) : own(own) {
-        for (auto* each : {&mean, &scale, &beta, &factor, &offset, &p, &shift, &root}) each->resize(size_t(channels));
+        for (auto* each : {&mean, &scale, &gamma, &beta, &factor, &offset, &p, &shift, &root}) {
+            each->resize(size_t(channels));
+        }
         for (int64_t i = 0; i < channels; ++i) {
             const auto k = static_cast<size_t>(i);
             mean[k] = number(c.mean, i, 0) - number(c.bias, i, 0);
             root[k] = C(1) / std::sqrt(number(c.var, i, 0) + static_cast<C>(c.eps));
-            scale[k] = root[k] * number(c.gamma, i, 1);
+            gamma[k] = number(c.gamma, i, 1);
+            scale[k] = root[k] * gamma[k];
             beta[k] = number(c.beta, i, 0);
             factor[k] = C(1), offset[k] = -mean[k];
         }

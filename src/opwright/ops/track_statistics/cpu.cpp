@@ -8,9 +8,9 @@ void track_statistics_cpu(Tensor& running_mean, Tensor& running_var, std::option
     compute(mean, [&](auto zero) {
         using C = decltype(zero);
         if (given(batches)) ++*data<int64_t>(*batches);
-        if (!given(count) && values == 0) return;  // an empty batch
         const C share = momentum ? static_cast<C>(*momentum) : C(1) / static_cast<C>(*data<const int64_t>(*batches));
         const C n = given(count) ? *data<const C>(*count) : static_cast<C>(values), correction = n / (n - C(1));
+        if (!(n > C(0))) return;  // an empty batch
         const auto to_mean = strided<C, 1>(running_mean), to_var = strided<C, 1>(running_var);
         const auto of_mean = strided<const C, 1>(mean), of_var = strided<const C, 1>(var);
         for (int64_t c = 0; c < to_mean.size(0); ++c) {

@@ -33,8 +33,8 @@ def track_statistics(
         batches: a number, int64, which counts up; optional
         mean: `[channels]`, of the batch
         var: `[channels]`, of the batch, without Bessel's correction
-        count: of how many values they are, a tensor; without it `values` says
-        values: likewise; of 0, an empty batch, nothing is taken
+        count: of how many values they are, a tensor; without it `values` says. Of 0, an empty batch, nothing is taken
+        values: likewise
         momentum: None takes the mean over all batches, and needs `batches`
 
     Equivalent to:
@@ -67,8 +67,11 @@ def track_statistics(
     if momentum is None and batches is not None:
         share = 1.0 / batches.to(mean.dtype)
     n: Any = values if count is None else count.to(mean.dtype)
-    running_mean.copy_(running_mean + share * (mean - running_mean))
-    running_var.copy_(running_var + share * (var * (n / (n - 1)) - running_var))
+    new_mean = running_mean + share * (mean - running_mean)
+    new_var = running_var + share * (var * (n / (n - 1)) - running_var)
+    # All processes together may have had nothing, which nobody waits to be told.
+    running_mean.copy_(new_mean if count is None else torch.where(n > 0, new_mean, running_mean))
+    running_var.copy_(new_var if count is None else torch.where(n > 0, new_var, running_var))
 
 
 @track_statistics.samples
