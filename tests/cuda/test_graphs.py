@@ -72,9 +72,69 @@ def test_an_index_out_of_range_is_left_out() -> None:
     lying = torch.tensor([-3, 700, 1], device="cuda")
     for op in (torch.ops.opwright.spmm, torch.ops.opwright.spmm_max):
         op(x, lying, col, torch.rand(4, device="cuda"), edge=torch.tensor([0, 9, -1, 2], device="cuda"))
-    split, order = torch.tensor([[9, 0], [1, 77]], device="cuda"), torch.tensor([0, 1, 55], device="cuda")
-    torch.ops.opwright.spmm(x, rowptr, col, split=split, order=order, piece=1)
+    split, bins = torch.tensor([[9, 0], [1, 77]], device="cuda"), torch.tensor([0, 1, 55], device="cuda")
+    torch.ops.opwright.spmm(x, rowptr, col, split=split, bins=bins, piece=1)
     torch.cuda.synchronize()
+
+
+LIES: dict[str, Any] = {
+    "no pieces": lambda s: {**s, "split": s["split"][:0], "t_split": s["t_split"][:0]},
+    "other pieces": lambda s: {**s, "split": s["split"].flip(0), "t_split": s["t_split"] + 1},
+    "a piece less": lambda s: {**s, "split": s["split"][:-1], "t_split": s["t_split"][1:]},
+    "pieces of one edge": lambda s: {**s, "piece": 1},
+    "pieces of another size": lambda s: {**s, "piece": 300},
+    "bins that fall": lambda s: {**s, "bins": s["bins"].flip(0), "t_bins": s["t_bins"] * 3 - 40},
+    "one bin": lambda s: {**s, "bins": s["bins"][[0, -1]], "t_bins": s["t_bins"][[0, -1]]},
+    "bins out of range": lambda s: {**s, "bins": s["bins"] - 7, "t_bins": s["t_bins"] + 2**30},
+    "no bins": lambda s: {**s, "bins": None, "t_bins": s["t_bins"][:0]},
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_schedule_says_who_adds_up_and_never_what(lie: str) -> None:
+    """Whatever it says: nothing is left unwritten, and nothing is wrong."""
+    torch.manual_seed(0)
+    ends, nodes = hubs()
+    graph = ow.Graph(ends, nodes)
+    names = ("edge", "t_rowptr", "t_col", "t_edge", "split", "t_split", "bins", "t_bins")
+    schedule = LIES[lie]({**{name: getattr(graph, name) for name in names}, "piece": 256})
+    for width, op in ((33, "spmm"), (64, "spmm"), (20, "spmm_max"), (24, "sddmm")):
+        x = torch.randn(nodes, width, device="cuda", requires_grad=True)
+        other = torch.randn(nodes, width, device="cuda", requires_grad=True)
+        weight = torch.rand(ends.shape[1], device="cuda", requires_grad=True)
+        garbage = torch.full((2**22,), float("nan"), device="cuda")
+        del garbage  # what is not written is then seen
+        given = (x, other, graph.rowptr, graph.col) if op == "sddmm" else (x, graph.rowptr, graph.col, weight)
+        leaves = [other, x] if op == "sddmm" else [weight, x]
+        out = getattr(torch.ops.opwright, op)(*given, **schedule)
+        wide = [t.detach().double().requires_grad_() for t in leaves]
+        if op == "sddmm":
+            truth = (wide[1][ends[1]] * wide[0][ends[0]]).sum(1)
+        else:
+            truth = exact(wide[1], ends, nodes, wide[0], "max" if op == "spmm_max" else "sum")
+        grad = torch.randn_like(out)
+        got = [out, *torch.autograd.grad(out, leaves, grad)]
+        for k, right in enumerate([truth, *torch.autograd.grad(truth, wide, grad.double())]):
+            error = (got[k].double() - right).norm() / right.norm()
+            assert error < 3e-5, (op, width, k, error)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("dtype", ERRORS)
+def test_relu_is_that_of_the_result(dtype: torch.dtype, reduce: Any) -> None:
+    torch.manual_seed(0)
+    for ends, nodes in (uniform(), hubs()):
+        graph = ow.Graph(ends, nodes)
+        for width in (3, 64):
+            leaves = [torch.randn(nodes, width, device="cuda"), torch.randn(ends.shape[1], device="cuda")]
+            leaves = [t.to(dtype).requires_grad_() for t in (*leaves, torch.randn(width, device="cuda"))]
+            x, weight, bias = leaves
+            out = ow.spmm(x, graph, weight, bias=bias, reduce=reduce, activation="relu")
+            apart = ow.spmm(x, graph, weight, bias=bias, reduce=reduce).relu()
+            assert torch.equal(out, apart)
+            grad = torch.randn_like(out)
+            for one, two in zip(*(torch.autograd.grad(o, leaves, grad) for o in (out, apart)), strict=True):
+                assert torch.equal(one, two)
 
 
 def test_strided_features_and_offsets_of_64_bits_are_taken() -> None:

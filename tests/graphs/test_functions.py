@@ -40,6 +40,50 @@ def test_products_on_edges_are_those_of_the_matrix() -> None:
     torch.autograd.gradcheck(lambda a, b: ow.sddmm(a, b, graph), (a, b))
 
 
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_relu_is_that_of_the_result(dtype: torch.dtype, reduce: Any) -> None:
+    torch.manual_seed(0)
+    graph = awkward()
+    for width in (1, 7, 64):
+        leaves = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in ((6, width), (9,), (width,))]
+        x, weight, bias = leaves
+        out = ow.spmm(x, graph, weight, bias=bias, reduce=reduce, activation="relu")
+        apart = ow.spmm(x, graph, weight, bias=bias, reduce=reduce).relu()
+        assert torch.equal(out, apart)
+        grad = torch.randn_like(out)
+        for one, two in zip(*(torch.autograd.grad(o, leaves, grad) for o in (out, apart)), strict=True):
+            assert torch.equal(one, two)
+
+
+def test_relu_lets_nan_through_and_differentiates_twice() -> None:
+    torch.manual_seed(0)
+    graph, x, weight, bias = awkward(), double(6, 3), double(9), double(3)
+
+    def call(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return ow.spmm(x, graph, weight, bias=bias, activation="relu")
+
+    torch.autograd.gradgradcheck(call, (x, weight, bias))
+    assert ow.spmm(torch.full((6, 9), float("nan")), graph, activation="relu")[0].isnan().all()
+    compiled: Any = torch.compile(call, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x, weight, bias), call(x, weight, bias))
+
+
+def test_relu_alone_keeps_the_result() -> None:
+    """What a gradient does not read, it does not keep."""
+    graph, x = awkward(), torch.randn(6, 5, requires_grad=True)
+    for activation, expected in ((None, 0), ("relu", 1)):
+        kept: list[Tensor] = []
+
+        def keep(t: Tensor, kept: list[Tensor] = kept) -> Tensor:
+            kept.append(t)
+            return t
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+            out = ow.spmm(x, graph, activation=activation)  # type: ignore[arg-type]
+        assert sum(t.shape == out.shape and t.dtype == out.dtype for t in kept) == expected, activation
+
+
 def test_no_neighbours_are_zero_and_several_maxima_share() -> None:
     graph = made([[0, 1, 2], [0, 0, 0]], 3)
     x = torch.tensor([[1.0, -1.0], [1.0, -2.0], [0.0, -1.0]], requires_grad=True)
@@ -132,6 +176,8 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (lambda g: spmm(X, g, torch.rand(8)), ValueError, "spmm: weight must have shape (9,), one"),
     (lambda g: spmm(X, g, reduce="prod"), ValueError, "reduce must be 'sum', 'mean', 'max' or 'min'"),
     (lambda g: spmm(X, g, reduce="max", bias=torch.rand(2)), ValueError, "bias is for sums and means"),
+    (lambda g: spmm(X, g, reduce="max", activation="relu"), ValueError, "activation is for sums and means"),
+    (lambda g: spmm(X, g, activation="elu"), ValueError, "spmm: activation must be 'relu' or None"),
     (lambda g: spmm(X, g, torch.rand(9).double()), ValueError, "weight must be float32, as x is, got fl"),
     (lambda g: spmm(torch.ones(6, 2, dtype=torch.int64), g), NotImplementedError, "x must be a floating-point tensor"),
     (lambda g: spmm(torch.rand(6, 2, device="meta"), g), ValueError, "x is on meta and the graph on cpu"),

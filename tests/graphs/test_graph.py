@@ -90,7 +90,7 @@ def test_a_coo_matrix_with_repeated_entries_is_their_sum() -> None:
 
 
 def test_scipys_matrices_are_graphs() -> None:
-    scipy = pytest.importorskip("scipy.sparse", reason="scipy is not installed")
+    scipy = pytest.importorskip("scipy.sparse", reason="scipy comes with the dev extras")
     a = scipy.coo_matrix(([1.0, 2.0], ([0, 1], [2, 0])), shape=(2, 3))
     assert torch.equal(ow.spmm(torch.eye(3, dtype=torch.float64), ow.Graph.from_sparse(a)), torch.tensor(a.toarray()))
 
@@ -183,8 +183,22 @@ def test_long_rows_are_split_into_pieces() -> None:
     ends = torch.stack((torch.arange(3000) % 7, torch.zeros(3000, dtype=torch.int64)))
     graph = ow.Graph(ends, 7)
     assert graph.split.tolist() == [[0, b] for b in range(0, 3000, 256)]
-    assert graph.order.tolist() == [1, 2, 3, 4, 5, 6]
+    assert graph.bins.tolist() == [0, 1, 7]
     assert len(graph.t_split) == 7 * 2  # 428 or 429 edges each
+
+
+def test_bins_have_about_as_much_work() -> None:
+    ends = torch.randint(0, 5000, (2, 60_000), generator=torch.Generator().manual_seed(0))
+    ends[1, :9000] = 17
+    graph = ow.Graph(ends, 5000)
+    for bins in (graph.bins, graph.t_bins):
+        assert bins[[0, -1]].tolist() == [0, 5000]
+        assert (bins.diff() > 0).all()
+    work = (graph.rowptr[graph.bins.long()] + graph.bins).diff()
+    at = graph.bins.tolist().index(17)
+    assert graph.bins[at + 1] == 18  # the long row alone
+    assert work[at] > 9000
+    assert work.sort().values[-2] < 60
 
 
 def test_self_loops_are_one_a_node() -> None:

@@ -63,7 +63,7 @@ def graph_conv(
         out = near @ weight if bias is None or near.dim() > 2 else torch.addmm(bias, near, weight)
         out = out + bias if bias is not None and near.dim() > 2 else out
     else:
-        out = spmm(x @ weight, graph, edge_weight, reduce=reduce, bias=bias)
+        return spmm(x @ weight, graph, edge_weight, reduce=reduce, bias=bias, activation=activation)
     return out if activation is None else torch.relu_(out)
 
 
@@ -76,8 +76,15 @@ class Cost:
 
 
 def costs(x: Tensor, weight: Tensor, graph: Graph | Tensor) -> tuple[Cost, Cost]:
-    """What both orders move. An edge moves a row of features, there and for a gradient back: of x where x gets one,
-    of the transformed x where x or the weight does. A product moves its rows."""
+    """What both orders move."""
+    aggregate, transform = _moved(x, weight, graph)
+    return Cost("aggregate", aggregate), Cost("transform", transform)
+
+
+def _moved(x: Tensor, weight: Tensor, graph: Graph | Tensor) -> tuple[int, int]:
+    """Bytes of (A X) W and of A (X W), in plain numbers, which every call asks for. An edge moves a row of features,
+    there and for a gradient back: of x where x gets one, of the transformed x where x or the weight does. A product
+    moves its rows."""
     inputs, outputs = weight.shape
     recorded = torch.is_grad_enabled()
     back = recorded and x.requires_grad
@@ -90,8 +97,8 @@ def costs(x: Tensor, weight: Tensor, graph: Graph | Tensor) -> tuple[Cost, Cost]
     size = x.itemsize * (x.numel() // max(x.shape[-2] * inputs, 1) if x.dim() > 2 else 1)
     width = inputs + outputs
     return (
-        Cost("aggregate", size * ((1 + back) * edges * inputs + (1 + any_back) * targets * width)),
-        Cost("transform", size * ((1 + any_back) * edges * outputs + (1 + any_back) * sources * width)),
+        size * ((1 + back) * edges * inputs + (1 + any_back) * targets * width),
+        size * ((1 + any_back) * edges * outputs + (1 + any_back) * sources * width),
     )
 
 
@@ -101,8 +108,8 @@ def chosen(x: Tensor, weight: Tensor, graph: Graph | Tensor, order: str = "auto"
         return order
     if order != "auto":
         raise ValueError(f"graph_conv: order must be 'auto', 'aggregate' or 'transform', got {order!r}")
-    aggregate, transform = costs(x, weight, graph)
-    return "aggregate" if aggregate.bytes < transform.bytes else "transform"
+    aggregate, transform = _moved(x, weight, graph)
+    return "aggregate" if aggregate < transform else "transform"
 
 
 def _refuse(x: Any, weight: Any, bias: Any, graph: Any, edge_weight: Any, reduce: Any, activation: Any) -> None:

@@ -10,10 +10,7 @@ from torch import Tensor
 
 from opwright.graphs import reading
 from opwright.kit import private
-from opwright.ops.spmm.pattern import PATTERN, PIECE
-
-WINDOW = 4096
-"""Of so many rows, those of about as many edges are walked side by side."""
+from opwright.ops.spmm.pattern import PATTERN, bins_of, split_of
 
 TENSORS = (*PATTERN, "weight", "origin")
 
@@ -52,9 +49,9 @@ class Graph:
     split: Tensor
     """`[pieces, 2]`: the target and the first edge of each piece of the long rows; `t_split` of the long columns."""
     t_split: Tensor
-    order: Tensor
-    """The other targets, in the order in which a GPU takes them; `t_order` the other sources."""
-    t_order: Tensor
+    bins: Tensor
+    """The first target of each bin of targets that a GPU walks one after another; `t_bins` of sources."""
+    t_bins: Tensor
     weight: Tensor | None
     """`[edges]`, in the order of `edge_index`."""
     origin: Tensor | None
@@ -118,8 +115,8 @@ class Graph:
         self.edge = None if order is None else order.to(offsets)
         self.t_rowptr = _starts(source, sources, offsets)
         self.t_col, self.t_edge = target[back].int(), back.to(offsets)
-        self.split, self.t_split = _pieces(self.rowptr), _pieces(self.t_rowptr)
-        self.order, self.t_order = _order(self.rowptr), _order(self.t_rowptr)
+        self.split, self.t_split = split_of(self.rowptr), split_of(self.t_rowptr)
+        self.bins, self.t_bins = bins_of(self.rowptr, count), bins_of(self.t_rowptr, count)
 
     # --- what it is ------------------------------------------------------------------------------------------------
 
@@ -177,8 +174,8 @@ class Graph:
         count = self.num_edges
         edge = self.edge if self.edge is not None else torch.arange(count, dtype=self.t_edge.dtype, device=self.device)
         return self._with(
-            rowptr=self.t_rowptr, col=self.t_col, edge=self.t_edge, split=self.t_split, order=self.t_order,
-            t_rowptr=self.rowptr, t_col=self.col, t_edge=edge, t_split=self.split, t_order=self.order,
+            rowptr=self.t_rowptr, col=self.t_col, edge=self.t_edge, split=self.t_split, bins=self.t_bins,
+            t_rowptr=self.rowptr, t_col=self.col, t_edge=edge, t_split=self.split, t_bins=self.bins,
             num_sources=self.num_targets, num_targets=self.num_sources,
         )  # fmt: skip
 
@@ -305,26 +302,6 @@ class Graph:
 def _starts(index: Tensor, size: int, dtype: torch.dtype) -> Tensor:
     counts = torch.bincount(index, minlength=size)
     return torch.cat((counts.new_zeros(1), counts.cumsum(0))).to(dtype)
-
-
-def _pieces(rowptr: Tensor, longest: int = PIECE) -> Tensor:
-    """Row and first edge of each piece of the rows with more than `longest` edges."""
-    degree = rowptr.diff()
-    long = (degree > longest).nonzero().flatten()
-    counts = (degree[long] + longest - 1).div(longest, rounding_mode="floor").long()
-    row = long.repeat_interleave(counts)
-    first = (counts.cumsum(0) - counts).repeat_interleave(counts)
-    begin = rowptr[row] + (torch.arange(row.shape[0], device=rowptr.device) - first) * longest
-    return torch.stack((row, begin), 1).to(rowptr.dtype)
-
-
-def _order(rowptr: Tensor, longest: int = PIECE) -> Tensor:
-    """The rows with at most `longest` edges, those of about as many side by side: a GPU walks neighbours in step.
-    Within a window, so that rows that share neighbours stay near each other."""
-    degree = rowptr.diff().long()
-    window = torch.arange(degree.shape[0], device=rowptr.device) // WINDOW
-    order = (window * (longest + 2) + longest + 1 - degree.clamp(max=longest + 1)).argsort(stable=True)
-    return order[degree[order] <= longest].int()
 
 
 def _batch(graphs: Sequence[Graph]) -> Graph:

@@ -26,6 +26,7 @@ def spmm(
     *,
     reduce: Reduce = "sum",
     bias: Tensor | None = None,
+    activation: Literal["relu"] | None = None,
 ) -> Tensor:
     """out[i] = Σ weight[e] · x[j] + bias over the edges e from j to i of a graph; or their mean, maximum or minimum.
 
@@ -40,6 +41,7 @@ def spmm(
             be float32 beside half and bfloat16
         reduce: `"sum"`, `"mean"`, `"max"` or `"min"`
         bias: `[features]`, optional, for sums and means
+        activation: `"relu"`, or None; for sums and means
 
     Differentiable: x, weight, bias, any number of times.
 
@@ -50,7 +52,7 @@ def spmm(
     >>> ow.spmm(torch.tensor([[1.0], [-2.0], [3.0]]), graph, reduce="max").flatten()
     tensor([-2.,  0.,  1.])
     """
-    op, args, kwargs = _spmm_call(x, graph, weight, reduce, bias)
+    op, args, kwargs = _spmm_call(x, graph, weight, reduce, bias, activation)
     if x.dim() == 2:
         return op(*args, **kwargs)  # type: ignore[no-any-return]
     # Other dimensions are features as well: one walk for all of them.
@@ -62,16 +64,22 @@ def spmm(
     return out.reshape(graph.num_targets, *lead, features).movedim(0, -2)  # type: ignore[no-any-return]
 
 
-def _spmm_call(x: Tensor, graph: Graph, weight: Tensor | None, reduce: str, bias: Tensor | None) -> Any:
+def _spmm_call(
+    x: Tensor, graph: Graph, weight: Tensor | None, reduce: str, bias: Tensor | None, activation: str | None
+) -> Any:
     _refuse("spmm", x, graph)
+    if activation not in (None, "relu"):
+        raise ValueError(f"spmm: activation must be 'relu' or None, got {activation!r}")
     if reduce not in ("sum", "mean", "max", "min"):
         raise ValueError(f"spmm: reduce must be 'sum', 'mean', 'max' or 'min', got {reduce!r}")
     counts = weights_of("spmm", x, graph, weight)
     args: tuple[Any, ...] = (x, graph.rowptr, graph.col, counts)
     if reduce in ("sum", "mean"):
-        return spmm_op, (*args, bias), {**pattern_of(graph), "reduce": reduce}
+        return spmm_op, (*args, bias), {**pattern_of(graph), "reduce": reduce, "relu": activation is not None}
     if bias is not None:
         raise ValueError(f"spmm: bias is for sums and means, got one with reduce={reduce!r}; add it to the result")
+    if activation is not None:
+        raise ValueError(f"spmm: activation is for sums and means, got one with reduce={reduce!r}; apply it after")
     return spmm_max_op, args, {**pattern_of(graph), "reduce": reduce}
 
 
@@ -104,8 +112,8 @@ def pattern_of(graph: Graph) -> dict[str, Any]:
         "t_edge": graph.t_edge,
         "split": graph.split,
         "t_split": graph.t_split,
-        "order": graph.order,
-        "t_order": graph.t_order,
+        "bins": graph.bins,
+        "t_bins": graph.t_bins,
         "piece": PIECE,
     }
 
@@ -138,9 +146,15 @@ def _refuse(op: str, x: Tensor, graph: Graph, name: str = "x") -> None:
 
 
 def _explain_spmm(
-    x: Tensor, graph: Graph, weight: Tensor | None = None, *, reduce: Reduce = "sum", bias: Tensor | None = None
+    x: Tensor,
+    graph: Graph,
+    weight: Tensor | None = None,
+    *,
+    reduce: Reduce = "sum",
+    bias: Tensor | None = None,
+    activation: Literal["relu"] | None = None,
 ) -> Explanation:
-    op, args, kwargs = _spmm_call(x, graph, weight, reduce, bias)
+    op, args, kwargs = _spmm_call(x, graph, weight, reduce, bias, activation)
     return explain_op(op, *args, **kwargs)
 
 

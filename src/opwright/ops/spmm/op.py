@@ -1,6 +1,6 @@
 """Sums and means over neighbours."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 import opwright as ow
 
-from .pattern import NODES, PATTERN, PIECE, SIZES, drawn, indices, read, refuse_features, sums_in
+from .pattern import INDEX, NODES, PATTERN, PIECE, SIZES, drawn, indices, moved, read, refuse_features, sums_in
 
 Reduce = Literal["sum", "mean"]
 
@@ -28,12 +28,13 @@ def spmm(
     t_edge: Tensor | None = None,
     split: Tensor | None = None,
     t_split: Tensor | None = None,
-    order: Tensor | None = None,
-    t_order: Tensor | None = None,
+    bins: Tensor | None = None,
+    t_bins: Tensor | None = None,
     piece: int = 0,
     reduce: Reduce = "sum",
+    relu: bool = False,
 ) -> Tensor:
-    """out[i] = Σ weight[k] · x[col[k]] + bias over the edges k of row i, or their mean.
+    """out[i] = Σ weight[k] · x[col[k]] + bias over the edges k of row i, or their mean; below 0, 0 if `relu`.
 
     This is the operator over plain tensors, which `ow.spmm(x, graph)` calls with those of a graph. Half and bfloat16
     are added up in float32 and rounded once; nothing of the size of edges times features is made. On the CPU an index
@@ -51,12 +52,14 @@ def spmm(
         t_col: `[edges]`
         t_edge: `[edges]`
         split: `[pieces, 2]`, the schedule for a GPU: row and first edge of each piece of the rows that have more than
-            `piece` edges, in their order
+            `piece` edges, in their order. What it says decides who adds up, never what
         t_split: `[pieces, 2]`, that of the transposed form
-        order: the other rows, in the order in which a GPU takes them: those of about as many edges side by side
-        t_order: the other columns
+        bins: `[bins + 1]`, the first row of each bin of rows that are walked one after another, and after the last the
+            number of rows
+        t_bins: those of the columns
         piece: how many edges a piece has
         reduce: `"sum"`, or `"mean"`, which divides by the number of edges
+        relu: give 0 for what is below 0. The gradient then reads the result
 
     Equivalent to:
         row = torch.repeat_interleave(rowptr.diff())
@@ -69,9 +72,7 @@ def spmm(
             [0.]])
     """
     refuse_features(x, weight=weight, bias=bias)
-    other = {"t_rowptr": t_rowptr, "t_col": t_col, "t_edge": t_edge, "split": split, "t_split": t_split}
-    other |= {"order": order, "t_order": t_order}
-    edges = read(x.shape[0], rowptr, col, edge, piece, **other)
+    edges = read(x.shape[0], rowptr, col, edge, piece, t_rowptr, t_col, t_edge, split, t_split, bins, t_bins)
     count, features = col.shape[0], x.shape[1]
     ow.require(weight is None or weight.shape == (count,), "weight must have shape ({count},), got {weight.shape}")
     ow.require(bias is None or bias.shape == (features,), "bias must have shape ({features},), got {bias.shape}")
@@ -82,12 +83,17 @@ def spmm(
     out = torch.zeros(edges.rows, features, dtype=wide, device=x.device).index_add(0, edges.row, message)
     if reduce == "mean":
         out = out / rowptr.diff().clamp(min=1)[:, None].to(wide)
-    return (out if bias is None else out + bias.to(wide)).to(x.dtype)
+    out = out if bias is None else out + bias.to(wide)
+    return (out.relu() if relu else out).to(x.dtype)
 
 
-@spmm.gradient(needs={"x": ["weight", *PATTERN], "weight": ["x", *PATTERN], "bias": []})
+@spmm.gradient(
+    needs={"x": ["result", "weight", *PATTERN], "weight": ["result", "x", *PATTERN], "bias": ["result"]},
+    when={"result": "relu"},
+)
 def _(
     grad: Tensor,
+    result: Tensor | None,
     x: Tensor,
     rowptr: Tensor,
     col: Tensor,
@@ -99,12 +105,16 @@ def _(
     t_edge: Tensor | None,
     split: Tensor | None,
     t_split: Tensor | None,
-    order: Tensor | None,
-    t_order: Tensor | None,
+    bins: Tensor | None,
+    t_bins: Tensor | None,
     piece: int,
     reduce: Reduce,
+    relu: bool,
     wanted: list[bool],
 ) -> Any:
+    _refuse_gradient(grad, (rowptr.shape[0] - 1, x.shape[1]))
+    if relu and result is not None:
+        grad = torch.ops.aten.threshold_backward(grad, result, 0)
     wide = sums_in(x.dtype)
     grad_bias = grad.to(wide).sum(0).to(bias.dtype) if wanted[2] else None
     if not (wanted[0] or wanted[1]):
@@ -125,6 +135,10 @@ def _(
     return grad_x, grad_weight, grad_bias
 
 
+def _refuse_gradient(grad: Tensor, shape: Sequence[int]) -> None:
+    ow.require(grad.shape == tuple(shape), "grad must have shape {shape}, got {grad.shape}")
+
+
 @spmm.samples
 def _(make: ow.Maker) -> Iterator[Any]:
     if not make.dtype.is_floating_point:
@@ -132,6 +146,9 @@ def _(make: ow.Maker) -> Iterator[Any]:
     x, rows = make(4, 3), make(5)
     index, more = drawn(make, rows.shape[0], x.shape[0], hub=True)
     yield x, *index, make(*index[1].shape), make(x.shape[1]), {**more, "reduce": "mean"}
+    x, rows = make(3, 4), make(3)
+    index, more = drawn(make, rows.shape[0], x.shape[0], 4.0)
+    yield x, *index, make(*index[1].shape), make(x.shape[1]), {**more, "relu": True}
     x, rows = make(3, 2), make(4)
     index, more = drawn(make, rows.shape[0], x.shape[0], order=False)
     yield (
@@ -170,14 +187,13 @@ def _(make: ow.Maker) -> Iterator[Any]:
 def _(x: Tensor, rowptr: Tensor, col: Tensor, weight: Tensor | None, bias: Tensor | None, **rest: Any) -> ow.Cost:
     """Everything once: what a cache that holds all of x would leave."""
     out = (rowptr.shape[0] - 1) * x.shape[1] * x.itemsize
-    moved = x.nbytes + out + rowptr.nbytes + col.nbytes + (0 if weight is None else weight.nbytes)
-    return ow.Cost(bytes=moved, flops=2 * col.shape[0] * x.shape[1])
+    return ow.Cost(bytes=out + moved(x, rowptr, col, weight), flops=2 * col.shape[0] * x.shape[1])
 
 
 @spmm.backward.cost
 def _(grad: Tensor, x: Tensor, rowptr: Tensor, col: Tensor, weight: Tensor | None, **rest: Any) -> ow.Cost:
-    moved = grad.nbytes + x.nbytes + rowptr.nbytes + 2 * col.nbytes + (0 if weight is None else 2 * weight.nbytes)
-    return ow.Cost(bytes=moved, flops=(2 if weight is None else 4) * col.shape[0] * x.shape[1])
+    flops = (2 if weight is None else 4) * col.shape[0] * x.shape[1]
+    return ow.Cost(bytes=moved(grad, x, rowptr, col, col, weight, weight), flops=flops)
 
 
 @spmm.bench("20 neighbours, 64 features", sizes=NODES)
@@ -192,7 +208,6 @@ def _csr(x: Tensor, rowptr: Tensor, col: Tensor, weight: Tensor, *rest: Any, **m
 
 spmm.rival("torch.sparse", lambda a, x: a @ x, prepare=_csr, same=False)
 
-INDEX = dict.fromkeys(PATTERN, (torch.int32, torch.int64))
 DOMAIN = ow.Domain(
     dtypes=ow.FLOATING,
     wide=("weight", "bias"),
@@ -203,7 +218,7 @@ GRADIENT_DOMAIN = ow.Domain(
     dtypes=ow.FLOATING,
     wide=("weight",),
     types=INDEX,
-    sizes=f"grad[_, f] x[n, f] weight[e] {SIZES}",
+    sizes=f"grad[_, f] result[_, f] x[n, f] weight[e] {SIZES}",
 )
 spmm.kernel_files("cpu.cpp", domain=DOMAIN, backward=GRADIENT_DOMAIN)
 ON_GPU = ow.Options(sources=("float.cu", "double.cu", "half.cu", "bfloat16.cu"))
@@ -227,8 +242,8 @@ def sddmm(
     t_edge: Tensor | None = None,
     split: Tensor | None = None,
     t_split: Tensor | None = None,
-    order: Tensor | None = None,
-    t_order: Tensor | None = None,
+    bins: Tensor | None = None,
+    t_bins: Tensor | None = None,
     piece: int = 0,
 ) -> Tensor:
     """out[edge[k]] = a[i] · b[col[k]] for the edges k of each row i.
@@ -252,9 +267,7 @@ def sddmm(
     refuse_features(a, name="a")
     refuse_features(b, name="b")
     ow.require(a.dtype == b.dtype, "a and b must have one dtype, got {a.dtype} and {b.dtype}")
-    other = {"t_rowptr": t_rowptr, "t_col": t_col, "t_edge": t_edge, "split": split, "t_split": t_split}
-    other |= {"order": order, "t_order": t_order}
-    edges = read(b.shape[0], rowptr, col, edge, piece, **other)
+    edges = read(b.shape[0], rowptr, col, edge, piece, t_rowptr, t_col, t_edge, split, t_split, bins, t_bins)
     rows, features = edges.rows, b.shape[1]
     ow.require(a.shape == (rows, features), "a must have shape ({rows}, {features}), got {a.shape}")
     wide = sums_in(a.dtype)
@@ -275,11 +288,12 @@ def _(
     t_edge: Tensor | None,
     split: Tensor | None,
     t_split: Tensor | None,
-    order: Tensor | None,
-    t_order: Tensor | None,
+    bins: Tensor | None,
+    t_bins: Tensor | None,
     piece: int,
     wanted: list[bool],
 ) -> Any:
+    _refuse_gradient(grad, col.shape)
     edges = read(b.shape[0], rowptr, col, edge)
     wide = sums_in(a.dtype)
     each: Any = edges.weights(grad, wide)
@@ -311,14 +325,13 @@ def _(make: ow.Maker) -> Iterator[Any]:
 
 @sddmm.cost
 def _(a: Tensor, b: Tensor, rowptr: Tensor, col: Tensor, **rest: Any) -> ow.Cost:
-    moved = a.nbytes + b.nbytes + rowptr.nbytes + col.nbytes + col.shape[0] * a.itemsize
-    return ow.Cost(bytes=moved, flops=2 * col.shape[0] * a.shape[1])
+    out = col.shape[0] * a.itemsize
+    return ow.Cost(bytes=out + moved(a, b, rowptr, col), flops=2 * col.shape[0] * a.shape[1])
 
 
 @sddmm.backward.cost
 def _(grad: Tensor, a: Tensor, b: Tensor, rowptr: Tensor, col: Tensor, **rest: Any) -> ow.Cost:
-    moved = 2 * (a.nbytes + b.nbytes + grad.nbytes + rowptr.nbytes + col.nbytes)
-    return ow.Cost(bytes=moved, flops=4 * col.shape[0] * a.shape[1])
+    return ow.Cost(bytes=2 * moved(a, b, grad, rowptr, col), flops=4 * col.shape[0] * a.shape[1])
 
 
 @sddmm.bench("20 neighbours, 64 features", sizes=NODES)

@@ -7,17 +7,20 @@ namespace graphs {
 
 using Index = std::optional<Tensor>;
 
-// What balances the load on a GPU: the long rows in pieces, and the other rows in another order.
+// What balances the load on a GPU: the long rows in pieces, and the other rows in bins of about as much work.
 struct Schedule {
-    Index split, order;
+    Index split, bins;
+    Index other;  // the pieces of the transposed form: how many edges come from columns that have many
+    int64_t piece = 0;
 };
 
 // The edges of row i are those from rowptr[i] to rowptr[i + 1]. Edge k comes from column col[k], and weight[edge[k]] is
-// its weight. rowptr, edge and split have one type, int32 where it reaches; col and order have int32.
+// its weight. rowptr, edge and split have one type, int32 where it reaches; col and bins have int32.
 struct Pattern {
     Tensor rowptr, col;
-    Index edge, split, order;
+    Index edge, split, bins;
     int64_t rows, columns, edges;
+    int64_t hot = 0;  // edges from columns that have many, about
 
     bool is_long() const { return dtype(rowptr) == DType::Long; }
 };
@@ -38,8 +41,16 @@ inline Pattern pattern(const char* op, const Tensor& rowptr, const Tensor& col, 
     const int64_t edges = col.size(0);
     // Offsets of 64 bits with so few edges come from who never thought of it.
     const DType type = edges >= INT32_MAX - 4096 ? DType::Long : DType::Int;
-    return {*laid(rowptr, type),       *laid(col, DType::Int), laid(edge, type), laid(s.split, type),
-            laid(s.order, DType::Int), rowptr.size(0) - 1,     columns,          edges};
+    const int64_t hot = given(s.other) ? s.other->size(0) * s.piece : 0;
+    return {*laid(rowptr, type),
+            *laid(col, DType::Int),
+            laid(edge, type),
+            laid(s.split, type),
+            laid(s.bins, DType::Int),
+            rowptr.size(0) - 1,
+            columns,
+            edges,
+            hot};
 }
 
 // The transposed form is given as a whole or not at all; a piece is no longer than any row.
@@ -69,7 +80,8 @@ inline Tensor matrix(const Tensor& x) { return x.size(1) < 2 || x.stride(1) == 1
 // What is wanted of one walk over a pattern: out[row] = Σ weight · x[col], with the dots in the same walk.
 struct Walk {
     std::optional<Tensor> weight, bias;
-    bool mean = false;                // of the rows of this pattern
+    bool mean = false;  // of the rows of this pattern
+    bool relu = false;
     std::optional<Tensor> degrees;    // offsets of the rows that the columns stand for, whose mean was taken
     std::optional<Tensor> own, dots;  // dots[edge] = x[col] · own[row], in the type to compute in
     bool sums = true;

@@ -8,13 +8,19 @@ from torch import Tensor
 
 import opwright as ow
 
-PATTERN = ("rowptr", "col", "edge", "t_rowptr", "t_col", "t_edge", "split", "t_split", "order", "t_order")
+PATTERN = ("rowptr", "col", "edge", "t_rowptr", "t_col", "t_edge", "split", "t_split", "bins", "t_bins")
 """The parameters that say what the graph is."""
-SIZES = "rowptr[_] col[e] edge[e] t_rowptr[_] t_col[e] t_edge[e] split[_, 2] t_split[_, 2] order[_] t_order[_]"
+SIZES = "rowptr[_] col[e] edge[e] t_rowptr[_] t_col[e] t_edge[e] split[_, 2] t_split[_, 2] bins[_] t_bins[_]"
 """Their sizes, as domains have them."""
 PIECE = 256
 """Edges of a piece of a long row."""
+BINS = 32768
+"""Into about so many bins the rows of a graph are divided, so that all of a GPU has something to do."""
+BIN = (8, 128)
+"""Edges and rows of a bin, at least and at most, about; a large graph has more bins."""
 INTEGERS = (torch.int32, torch.int64)
+INDEX = dict.fromkeys(PATTERN, INTEGERS)
+"""Their dtypes, as domains have them."""
 
 
 @dataclass
@@ -42,10 +48,11 @@ class Edges:
 
 
 def read(
-    columns: int, rowptr: Tensor, col: Tensor, edge: Tensor | None, piece: int = 0, **other: Tensor | None
+    columns: int, rowptr: Tensor, col: Tensor, edge: Tensor | None, piece: int = 0, *other: Tensor | None
 ) -> Edges:
     """The edges of compressed rows; ValueError where shapes or dtypes do not fit, RuntimeError where values do not, as
-    kernels have it. `other`: the transposed form and the schedules, of which a reference looks at the shapes alone."""
+    kernels have it. `other`: the transposed form and the schedules, in the order of PATTERN, of which a reference looks
+    at the shapes alone."""
     ow.require(
         rowptr.dim() == 1 and rowptr.shape[0] > 0 and rowptr.dtype in INTEGERS,
         "rowptr must be a vector of int32 or int64, one longer than there are rows, got {rowptr.dtype} {rowptr.shape}",
@@ -54,7 +61,7 @@ def read(
         col.dim() == 1 and col.dtype in INTEGERS, "col must be a vector of int32 or int64, got {col.dtype} {col.shape}"
     )
     count = col.shape[0]
-    given = {"edge": edge, **other}
+    given = {"edge": edge, **dict(zip(PATTERN[3:], other, strict=False))}
     sizes: dict[str, Any] = {"edge": count, "t_rowptr": columns + 1, "t_col": count, "t_edge": count}
     for name, size in sizes.items():
         value = given.get(name)
@@ -70,7 +77,7 @@ def read(
             value is None or (value.dim() == 2 and value.shape[1] == 2 and value.dtype in INTEGERS),
             "{name} must have shape [pieces, 2] and be of int32 or int64, got {value.dtype} {value.shape}",
         )
-    for name in ("order", "t_order"):
+    for name in ("bins", "t_bins"):
         value = given.get(name)
         ow.require(
             value is None or (value.dim() == 1 and value.dtype in INTEGERS),
@@ -80,8 +87,16 @@ def read(
     rows = rowptr.shape[0] - 1
     if readable(rowptr, col, edge):
         _refuse_values(rowptr, col, edge, columns)
-    row = torch.repeat_interleave(rowptr.diff().long(), output_size=count)
-    return Edges(row, col.long(), None if edge is None else edge.long(), rows, columns)
+    return Edges(_rows(rowptr, count), col.long(), None if edge is None else edge.long(), rows, columns)
+
+
+def _rows(rowptr: Tensor, count: int) -> Tensor:
+    """The row of each edge."""
+    if rowptr.device.type == "cpu":
+        return torch.repeat_interleave(rowptr.diff().long(), output_size=count)
+    # Nobody waits there to look at offsets, and repeat_interleave would write beyond its result where they lie.
+    each = torch.arange(count, device=rowptr.device, dtype=rowptr.dtype)
+    return (torch.searchsorted(rowptr, each, right=True) - 1).clamp(0, max(rowptr.shape[0] - 2, 0))
 
 
 def readable(*tensors: Tensor | None) -> bool:
@@ -168,7 +183,7 @@ def compressed(
     def starts(index: Tensor, size: int) -> Tensor:
         return torch.cat((index.new_zeros(1), torch.bincount(index, minlength=size).cumsum(0)))
 
-    rowptr, t_rowptr = starts(row, rows), starts(col, columns)
+    count, rowptr, t_rowptr = row.shape[0], starts(row, rows), starts(col, columns)
     rest: dict[str, Tensor | None] = {
         "edge": edge if order else None,
         "t_rowptr": t_rowptr,
@@ -176,27 +191,37 @@ def compressed(
         "t_edge": t_edge,
         "split": split_of(rowptr, longest),
         "t_split": split_of(t_rowptr, longest),
-        "order": order_of(rowptr, longest),
-        "t_order": order_of(t_rowptr, longest),
+        "bins": bins_of(rowptr, count, longest),
+        "t_bins": bins_of(t_rowptr, count, longest),
     }
     index: dict[str, Any] = {name: None if t is None else t.int().to(device) for name, t in rest.items()}
     index["piece"] = longest
     return (rowptr.int().to(device), col[edge].int().to(device)), index
 
 
-def split_of(rowptr: Tensor, longest: int) -> Tensor:
+def moved(*tensors: Tensor | None) -> int:
+    """Bytes of tensors, each read or written once."""
+    return sum(t.nbytes for t in tensors if t is not None)
+
+
+def split_of(rowptr: Tensor, longest: int = PIECE) -> Tensor:
     """The pieces of rows with more than `longest` edges: the row and the first edge of each piece of so many."""
     degree = rowptr.diff()
     long = (degree > longest).nonzero().flatten()
-    pieces = (degree[long] + longest - 1) // longest
+    pieces = (degree[long] + longest - 1).div(longest, rounding_mode="floor").long()
     row = long.repeat_interleave(pieces)
     first = (pieces.cumsum(0) - pieces).repeat_interleave(pieces)
     begin = rowptr[row] + (torch.arange(row.shape[0], device=rowptr.device) - first) * longest
-    return torch.stack((row.to(rowptr.dtype), begin.to(rowptr.dtype)), 1)
+    return torch.stack((row, begin), 1).to(rowptr.dtype)
 
 
-def order_of(rowptr: Tensor, longest: int) -> Tensor:
-    """The rows with at most `longest` edges, the longest first."""
-    degree = rowptr.diff()
-    by_degree = degree.argsort(descending=True, stable=True)
-    return by_degree[degree[by_degree] <= longest]
+def bins_of(rowptr: Tensor, edges: int, longest: int = PIECE) -> Tensor:
+    """The first row of each bin, and after the last one the number of rows. A bin has about as much work as others,
+    edges and rows together; a row with more than `longest` edges is a bin of its own."""
+    degree, rows = rowptr.diff(), rowptr.shape[0] - 1
+    work = min(max((edges + rows) // BINS, BIN[0]), BIN[1])
+    window = (rowptr[:-1].long() + torch.arange(rows, device=rowptr.device)).div(work, rounding_mode="floor")
+    long = degree > longest
+    begins = torch.ones(rows, dtype=torch.bool, device=rowptr.device)
+    begins[1:] = (window[1:] != window[:-1]) | long[1:] | long[:-1]
+    return torch.cat((begins.nonzero().flatten(), torch.tensor([rows], device=rowptr.device))).int()

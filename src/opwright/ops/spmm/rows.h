@@ -86,7 +86,7 @@ struct Job {
     const T* x;
     int64_t x_stride, features;
     const C* weight;
-    bool mean;
+    bool mean, relu;
     const C* bias;
     T* out;  // nullptr: dots alone
     const T* own;
@@ -140,6 +140,7 @@ struct Sums {
             for (int v = 0; v < width; ++v) {
                 typename L::Vector total = q.mean ? sums[v] / scale : sums[v];
                 if (q.bias) total += L::load(q.bias + at + v * L::count);
+                if (q.relu) total = total < 0 ? typename L::Vector{} : total;  // NaN stays
                 L::store(q.out + i * q.features + at + v * L::count, total);
             }
         }
@@ -169,8 +170,9 @@ struct Sums {
             if (!q.out) return;
             const C scale = q.mean && end > begin ? C(end - begin) : C(1);
             for (int64_t f = 0; f < n; ++f) {
-                const C total = q.mean ? sums[f] / scale : sums[f];
-                q.out[i * q.features + at + f] = static_cast<T>(q.bias ? total + q.bias[at + f] : total);
+                C total = q.mean ? sums[f] / scale : sums[f];
+                if (q.bias) total += q.bias[at + f];
+                q.out[i * q.features + at + f] = static_cast<T>(q.relu && total < 0 ? C(0) : total);
             }
         }
 

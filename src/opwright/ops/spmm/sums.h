@@ -30,6 +30,7 @@ inline Tensor walk(const Pattern& p, const Tensor& features, const Walk& w) {
                 f,
                 weight.defined() ? data<const C>(weight) : nullptr,
                 w.mean,
+                w.relu,
                 bias.defined() ? data<const C>(bias) : nullptr,
                 w.sums ? data<T>(out) : nullptr,
                 own.defined() ? data<const T>(own) : nullptr,
@@ -40,6 +41,22 @@ inline Tensor walk(const Pattern& p, const Tensor& features, const Walk& w) {
                 w.dots ? ow_inner::widest<Sums<T, P, true>::template Loop, const Job<T, P>*, int64_t, int64_t>()
                        : ow_inner::widest<Sums<T, P, false>::template Loop, const Job<T, P>*, int64_t, int64_t>();
             by_edges(job.rowptr, p.rows, f, [&](int64_t begin, int64_t end) { loop(&job, begin, end); });
+        });
+    });
+    return out;
+}
+
+// The gradient of what was above 0, or NaN; elsewhere 0.
+inline Tensor let_through(const Tensor& grad, const Tensor& result) {
+    const Tensor from = aten::contiguous(grad), by = aten::contiguous(result);
+    const Tensor out = empty({grad.size(0), grad.size(1)}, dtype(grad));
+    dispatch(floating, dtype(grad), [&](auto zero) {
+        using T = decltype(zero);
+        const T *g = data<const T>(from), *r = data<const T>(by);
+        T* const to = data<T>(out);
+        parallel(0, out.numel(), grain, [&](int64_t begin, int64_t end) {
+            OPWRIGHT_INDEPENDENT
+            for (int64_t i = begin; i < end; ++i) to[i] = static_cast<Compute<T>>(r[i]) <= 0 ? T(0) : g[i];
         });
     });
     return out;

@@ -30,6 +30,10 @@ struct Extremes {
     int64_t grad_stride;
     C *best, *share;
 
+    __device__ const T* neighbour(int64_t node) const {
+        return reinterpret_cast<const T*>(reinterpret_cast<const char*>(q.x) + node * q.x_stride);
+    }
+
     __device__ void put(int64_t row, int32_t feature, const Best<C>& found) const {
         const int64_t at = row * q.features + feature;
         if (!grad) {
@@ -51,89 +55,145 @@ __device__ int32_t neighbour(const Gather<T, P>& q, int64_t k, P& e, Compute<T>&
     return c;
 }
 
+// Over the edges from `begin` to `end`.
+template <class T, class P>
+__device__ Best<Compute<T>> best_of(const Extremes<T, P>& s, P begin, P end, int32_t feature) {
+    using C = Compute<T>;
+    Best<C> found;
+#pragma unroll 4
+    for (int64_t k = begin; k < end; ++k) {
+        P e;
+        C w;
+        const int32_t c = neighbour(s.q, k, e, w);
+        if (c >= 0) found.meet(w * static_cast<C>(s.neighbour(c)[feature]), C(1), s.least);
+    }
+    return found;
+}
+
+// A warp has the rows of a bin one after another, or a piece of a row.
+template <class T, class P, class Body>
+__device__ void each_row(const Gather<T, P>& q, const Part<P>& part, const Body& body) {
+    P begin = part.begin, end = part.end;
+    bool passes = part.passes;
+    for (int32_t row = part.row; row < part.last; ++row) {
+        if (!passes) body(row, begin, end);
+        begin = end, end = q.offset_of(*q.end_after(row));
+        passes = row + 1 < part.last && q.is_split(row + 1, begin, end);
+    }
+}
+
 template <class T, class P>
 __global__ void __launch_bounds__(block_threads) find_extremes(__grid_constant__ const Extremes<T, P> s) {
-    using C = Compute<T>;
     const Gather<T, P>& q = s.q;
     const int64_t task = blockIdx.x * int64_t(row_warps) + threadIdx.x / 32;
     const int32_t feature = blockIdx.y * 32 + threadIdx.x % 32;
-    Part<P> part;
-    if (task >= q.tasks || !part.find(q, task) || feature >= q.features) return;
-    Best<C> found;
-#pragma unroll 4
-    for (int64_t k = part.begin; k < part.end; ++k) {
-        P e;
-        C w;
-        const int32_t c = neighbour(q, k, e, w);
-        if (c >= 0) found.meet(w * static_cast<C>(q.x[c * q.x_stride + feature]), C(1), s.least);
-    }
-    if (!part.piece) return s.put(part.row, feature, found);
-    q.partial[task * q.features + feature] = found.value;
-    s.counts[task * q.features + feature] = found.among;
+    if (feature >= q.features) return;
+    const Part<P> part(q, task);
+    each_row(q, part, [&](int32_t row, P begin, P end) {
+        const Best<Compute<T>> found = best_of(s, begin, end, feature);
+        if (!part.piece) return s.put(row, feature, found);
+        q.partial[task * q.features + feature] = found.value;
+        s.counts[task * q.features + feature] = found.among;
+    });
 }
 
 template <class T, class P>
 __global__ void __launch_bounds__(block_threads) join_extremes(__grid_constant__ const Extremes<T, P> s) {
     const Gather<T, P>& q = s.q;
-    const int64_t first = blockIdx.x, row = q.split[2 * first];
-    if (row < 0 || row >= q.rows || (first > 0 && q.split[2 * first - 2] == row)) return;
-    Part<P> part;
-    part.find(q, first);
-    const int64_t count = min(ceil_div(part.degree, q.piece), q.pieces - first);
-    for (int32_t feature = threadIdx.x; feature < q.features; feature += block_threads) {
-        Best<Compute<T>> found;
-        for (int64_t k = first; k < first + count; ++k) {
-            const int64_t at = k * q.features + feature;
-            if (s.counts[at] > 0) found.meet(q.partial[at], s.counts[at], s.least);
+    each_joined(q, [&](const Joined<T, P>& joined) {
+        for (int32_t feature = threadIdx.x; feature < q.features; feature += block_threads) {
+            Best<Compute<T>> found;
+            if (joined.is_whole) {
+                for (int64_t k = joined.first; k < joined.first + joined.count; ++k) {
+                    const int64_t at = k * q.features + feature;
+                    if (s.counts[at] > 0) found.meet(q.partial[at], s.counts[at], s.least);
+                }
+            } else {
+                found = best_of(s, joined.begin, joined.end, feature);
+            }
+            s.put(joined.row, feature, found);
         }
-        s.put(row, feature, found);
-    }
+    });
 }
 
 // The gradient of x, by the transposed pattern: its columns are rows of best and share.
 template <class T, class P>
-__global__ void __launch_bounds__(block_threads) share_columns(__grid_constant__ const Extremes<T, P> s) {
+__device__ Compute<T> shares_of(const Extremes<T, P>& s, int64_t row, P begin, P end, int32_t feature) {
     using C = Compute<T>;
+    const int64_t features = s.q.features;
+    const C own = static_cast<C>(s.neighbour(row)[feature]);
+    C sum = 0;
+#pragma unroll 4
+    for (int64_t k = begin; k < end; ++k) {
+        P e;
+        C w;
+        const int64_t c = neighbour(s.q, k, e, w);
+        if (c >= 0 && w * own == s.best[c * features + feature]) sum += w * s.share[c * features + feature];
+    }
+    return sum;
+}
+
+template <class T, class P>
+__global__ void __launch_bounds__(block_threads) share_columns(__grid_constant__ const Extremes<T, P> s) {
     const Gather<T, P>& q = s.q;
     const int64_t task = blockIdx.x * int64_t(row_warps) + threadIdx.x / 32;
     const int32_t feature = blockIdx.y * 32 + threadIdx.x % 32;
-    Part<P> part;
-    if (task >= q.tasks || !part.find(q, task) || feature >= q.features) return;
-    const C own = static_cast<C>(q.x[int64_t(part.row) * q.x_stride + feature]);
-    C sum = 0;
-#pragma unroll 4
-    for (int64_t k = part.begin; k < part.end; ++k) {
-        P e;
-        C w;
-        const int64_t c = neighbour(q, k, e, w);
-        if (c >= 0 && w * own == s.best[c * q.features + feature]) sum += w * s.share[c * q.features + feature];
-    }
-    if (part.piece)
-        q.partial[task * q.features + feature] = sum;
-    else
-        q.out[int64_t(part.row) * q.features + feature] = static_cast<T>(sum);
+    if (feature >= q.features) return;
+    const Part<P> part(q, task);
+    each_row(q, part, [&](int32_t row, P begin, P end) {
+        const Compute<T> sum = shares_of(s, row, begin, end, feature);
+        if (part.piece)
+            q.partial[task * q.features + feature] = sum;
+        else
+            q.out[int64_t(row) * q.features + feature] = static_cast<T>(sum);
+    });
 }
 
-// The gradient of each weight: a warp has an edge of the transposed pattern at a time, and all its features.
+// The gradient of the weight of edge k of a row of the transposed pattern: a warp has all its features.
+template <class T, class P>
+__device__ void share_edge(const Extremes<T, P>& s, int64_t row, int64_t k) {
+    using C = Compute<T>;
+    P e;
+    C w, sum = 0;
+    const int64_t c = neighbour(s.q, k, e, w), features = s.q.features;
+    if (c < 0) return;
+    for (int32_t feature = threadIdx.x % 32; feature < features; feature += 32) {
+        const C own = static_cast<C>(s.neighbour(row)[feature]);
+        if (w * own == s.best[c * features + feature]) sum += own * s.share[c * features + feature];
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) s.q.dots[e] = sum;
+}
+
 template <class T, class P>
 __global__ void __launch_bounds__(block_threads) share_edges(__grid_constant__ const Extremes<T, P> s) {
-    using C = Compute<T>;
     const Gather<T, P>& q = s.q;
-    const int64_t task = blockIdx.x * int64_t(row_warps) + threadIdx.x / 32;
-    Part<P> part;
-    if (task >= q.tasks || !part.find(q, task)) return;
-    for (int64_t k = part.begin; k < part.end; ++k) {
-        P e;
-        C w, sum = 0;
-        const int64_t c = neighbour(q, k, e, w);
-        if (c < 0) continue;
-        for (int32_t feature = threadIdx.x % 32; feature < q.features; feature += 32) {
-            const C own = static_cast<C>(q.x[int64_t(part.row) * q.x_stride + feature]);
-            if (w * own == s.best[c * q.features + feature]) sum += own * s.share[c * q.features + feature];
+    const Part<P> part(q, blockIdx.x * int64_t(row_warps) + threadIdx.x / 32);
+    each_row(q, part, [&](int32_t row, P begin, P end) {
+        for (int64_t k = begin; k < end; ++k) share_edge(s, row, k);
+    });
+}
+
+template <class T, class P>
+__global__ void __launch_bounds__(block_threads) join_shares(__grid_constant__ const Extremes<T, P> s) {
+    const Gather<T, P>& q = s.q;
+    each_joined(q, [&](const Joined<T, P>& joined) {
+        if (q.dots && !joined.is_whole) {
+            for (int64_t k = joined.begin + threadIdx.x / 32; k < joined.end; k += row_warps)
+                share_edge(s, joined.row, k);
         }
-        sum = warp_sum(sum);
-        if (threadIdx.x % 32 == 0) q.dots[e] = sum;
-    }
+        if (!q.out) return;
+        for (int32_t feature = threadIdx.x; feature < q.features; feature += block_threads) {
+            Compute<T> sum = 0;
+            if (joined.is_whole) {
+                for (int64_t k = joined.first; k < joined.first + joined.count; ++k)
+                    sum += q.partial[k * q.features + feature];
+            } else {
+                sum = shares_of(s, joined.row, joined.begin, joined.end, feature);
+            }
+            q.out[joined.row * q.features + feature] = static_cast<T>(sum);
+        }
+    });
 }
 
 // Tensors of one call, kept until its launches are made.
@@ -145,9 +205,10 @@ Extremes<T, P> asked(const Pattern& p, const Tensor& x, const Tensor& weight, bo
     Gather<T, P>& q = s.q;
     q.rowptr = data<const P>(p.rowptr), q.col = data<const int32_t>(p.col);
     q.edge = given(p.edge) ? data<const P>(*p.edge) : nullptr;
-    q.rows = p.rows, q.edges = p.edges, q.columns = static_cast<int32_t>(p.columns);
+    q.rows = static_cast<int32_t>(p.rows), q.edges = static_cast<P>(p.edges),
+    q.columns = static_cast<int32_t>(p.columns);
     q.features = static_cast<int32_t>(x.size(1));
-    q.x = data<const T>(x), q.x_stride = x.size(0) > 1 ? x.stride(0) : x.size(1);
+    q.x = data<const T>(x), q.x_stride = bytes_a_row(x);
     if (weight.defined()) q.weight = weight.const_data_ptr(), q.weight_is_wide = dtype(weight) == dtype_of<C>;
     place_tasks(q, p, piece);
     if (q.pieces > 0) {
@@ -166,7 +227,7 @@ Grid grid_of(const Extremes<T, P>& s, bool tiles = true) {
 template <class T, class P>
 void find(const Extremes<T, P>& s) {
     launch(find_extremes<T, P>, grid_of(s), s);
-    if (s.q.pieces > 0) launch(join_extremes<T, P>, {s.q.pieces, block_threads}, s);
+    if (s.q.pieces > 0) launch(join_extremes<T, P>, {ceil_div(s.q.pieces, pieces_a_block), block_threads}, s);
 }
 
 inline Tensor extremes(const Pattern& p, const Tensor& features, const std::optional<Tensor>& weight, bool least,
@@ -211,13 +272,13 @@ inline std::tuple<Tensor, Tensor> extremes_backward(const Pattern& p, const Patt
             if (sums) {
                 back.q.out = data<T>(grad_x);
                 launch(share_columns<T, P>, grid_of(back), back);
-                if (back.q.pieces > 0)
-                    launch(join_pieces<T, P>, {back.q.pieces, block_threads, 0, ceil_div(f, 32)}, back.q);
             }
             if (dots) {
                 back.q.dots = data<C>(grad_weight);
                 launch(share_edges<T, P>, grid_of(back, false), back);
             }
+            if (back.q.pieces > 0)
+                launch(join_shares<T, P>, {ceil_div(back.q.pieces, pieces_a_block), block_threads}, back);
         });
     });
     return {grad_x, grad_weight};

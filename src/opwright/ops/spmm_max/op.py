@@ -8,7 +8,20 @@ from torch import Tensor
 
 import opwright as ow
 
-from ..spmm.pattern import NODES, PATTERN, PIECE, SIZES, Edges, drawn, indices, read, refuse_features, sums_in
+from ..spmm.pattern import (
+    INDEX,
+    NODES,
+    PATTERN,
+    PIECE,
+    SIZES,
+    Edges,
+    drawn,
+    indices,
+    moved,
+    read,
+    refuse_features,
+    sums_in,
+)
 
 Reduce = Literal["max", "min"]
 
@@ -26,8 +39,8 @@ def spmm_max(
     t_edge: Tensor | None = None,
     split: Tensor | None = None,
     t_split: Tensor | None = None,
-    order: Tensor | None = None,
-    t_order: Tensor | None = None,
+    bins: Tensor | None = None,
+    t_bins: Tensor | None = None,
     piece: int = 0,
     reduce: Reduce = "max",
 ) -> Tensor:
@@ -54,17 +67,16 @@ def spmm_max(
     tensor([[-1.],
             [ 0.]])
     """
-    other = {"t_rowptr": t_rowptr, "t_col": t_col, "t_edge": t_edge, "split": split, "t_split": t_split}
-    other |= {"order": order, "t_order": t_order}
-    edges, message = _messages(x, rowptr, col, weight, edge, piece, **other)
+    other = t_rowptr, t_col, t_edge, split, t_split, bins, t_bins
+    edges, message = _messages(x, rowptr, col, weight, edge, piece, *other)
     return _extremes(edges, message, reduce).to(x.dtype)
 
 
 def _messages(
-    x: Tensor, rowptr: Tensor, col: Tensor, weight: Tensor | None, edge: Tensor | None, piece: int = 0, **other: Any
+    x: Tensor, rowptr: Tensor, col: Tensor, weight: Tensor | None, edge: Tensor | None, piece: int = 0, *other: Any
 ) -> tuple[Edges, Tensor]:
     refuse_features(x, weight=weight)
-    edges = read(x.shape[0], rowptr, col, edge, piece, **other)
+    edges = read(x.shape[0], rowptr, col, edge, piece, *other)
     count = col.shape[0]
     ow.require(weight is None or weight.shape == (count,), "weight must have shape ({count},), got {weight.shape}")
     factor = edges.weights(weight, sums_in(x.dtype))
@@ -91,12 +103,14 @@ def _(
     t_edge: Tensor | None,
     split: Tensor | None,
     t_split: Tensor | None,
-    order: Tensor | None,
-    t_order: Tensor | None,
+    bins: Tensor | None,
+    t_bins: Tensor | None,
     piece: int,
     reduce: Reduce,
     wanted: list[bool],
 ) -> Any:
+    shape = (rowptr.shape[0] - 1, x.shape[1])
+    ow.require(grad.shape == shape, "grad must have shape {shape}, got {grad.shape}")
     edges, message = _messages(x, rowptr, col, weight, edge)
     wide = message.dtype
     with torch.no_grad():  # which edges have it does not change with what they have
@@ -140,14 +154,13 @@ def _(make: ow.Maker) -> Iterator[Any]:
 @spmm_max.cost
 def _(x: Tensor, rowptr: Tensor, col: Tensor, weight: Tensor | None, **rest: Any) -> ow.Cost:
     out = (rowptr.shape[0] - 1) * x.shape[1] * x.itemsize
-    moved = x.nbytes + out + rowptr.nbytes + col.nbytes + (0 if weight is None else weight.nbytes)
-    return ow.Cost(bytes=moved, flops=2 * col.shape[0] * x.shape[1])
+    return ow.Cost(bytes=out + moved(x, rowptr, col, weight), flops=2 * col.shape[0] * x.shape[1])
 
 
 @spmm_max.backward.cost
 def _(grad: Tensor, x: Tensor, rowptr: Tensor, col: Tensor, weight: Tensor | None, **rest: Any) -> ow.Cost:
-    moved = grad.nbytes + 2 * x.nbytes + rowptr.nbytes + 2 * col.nbytes + (0 if weight is None else 2 * weight.nbytes)
-    return ow.Cost(bytes=moved, flops=4 * col.shape[0] * x.shape[1])
+    through = moved(grad, x, x, rowptr, col, col, weight, weight)
+    return ow.Cost(bytes=through, flops=4 * col.shape[0] * x.shape[1])
 
 
 @spmm_max.bench("20 neighbours, 64 features", sizes=NODES)
@@ -156,7 +169,6 @@ def _(make: ow.Maker, n: int) -> Any:
     return make(n, 64), *index, make(*index[1].shape), more
 
 
-INDEX = dict.fromkeys(PATTERN, (torch.int32, torch.int64))
 DOMAIN = ow.Domain(dtypes=ow.FLOATING, wide=("weight",), types=INDEX, sizes=f"x[n, f] weight[e] {SIZES}")
 GRADIENT_DOMAIN = ow.Domain(
     dtypes=ow.FLOATING, wide=("weight",), types=INDEX, sizes=f"grad[_, f] x[n, f] weight[e] {SIZES}"
