@@ -56,8 +56,8 @@ test-opinfo: setup
 AT_ONCE = $(shell $(PYTHON) -c 'from importlib.util import find_spec; print("-n 8 --dist loadfile" if find_spec("xdist") else "")')
 
 test-cuda:
-	PYTHONPATH=src $(PYTHON) -m opwright build
-	PYTHONPATH=src $(PYTHON) -m pytest -c tests/cuda/pytest.ini --rootdir=. --confcutdir=. $(AT_ONCE) tests/cuda tests/kit/build/test_cuda.py
+	PYTHONPATH=$(CURDIR)/src $(PYTHON) -m opwright build
+	PYTHONPATH=$(CURDIR)/src $(PYTHON) -m pytest -c tests/cuda/pytest.ini --rootdir=. --confcutdir=. $(AT_ONCE) tests/cuda tests/kit/build/test_cuda.py
 
 # Under other versions of torch, in environments of their own: ENVIRONMENTS/.venv-torch-VERSION, 7 GB each, kept.
 VERSIONS ?= 2.10.0 2.15.0

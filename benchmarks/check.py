@@ -6,7 +6,7 @@ The same samples go to `ow.check` and to torch.library.opcheck, torch.autograd.g
 dtypes that the kernels claim, and in every layout but the one with strides beyond 2³¹, all of whose memory opcheck
 would copy. Each operator is tried in a process of its own; that it ends its process counts as caught, that it takes too
 long does not. A tool catches an operator where it rejects a call and accepts the same call of the operator without its
-kernels and formulas.
+kernels and formulas. Where operators are named, FILE keeps its rows of the others, each with the date that it is of.
 """
 
 from __future__ import annotations
@@ -192,8 +192,14 @@ def main() -> None:
     rows = []
     tools = [tools_on(broken) for broken in progress(wanted, "PyTorch's tools")]  # before this process runs anything
     for broken, told in zip(progress(wanted, "the check"), tools, strict=True):
-        known = {"op": broken.name, "theme": broken.theme, "property": broken.property}
-        rows.append({**known, "check": check_on(broken), **told})
+        about = {"op": broken.name, "theme": broken.theme, "property": broken.property}
+        rows.append({**about, "check": check_on(broken), **told, "date": heading()["date"]})
+    if chosen.json and chosen.ops and chosen.json.exists():
+        before = json.loads(chosen.json.read_text())
+        known = {row["op"]: {"date": before["date"], **row} for row in before["rows"]} | {
+            row["op"]: row for row in rows
+        }
+        rows = [known[b.name] for b in BROKEN if b.name in known]
     for row in rows:
         marks = "  ".join(f"{name} {'yes' if row[name] else ' - '}" for name in ("check", *TOOLS))
         print(f"{row['op']:26} {marks}")

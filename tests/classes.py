@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,27 @@ import pickle, copy, io, torch, opwright as ow
 stacks = ow.load_classes({str(FOLDER.parent / "examples" / "state" / "stack.cpp")!r}, name="stacks")
 stack = stacks.Stack([torch.ones(2), torch.ones(2)])
 """
+
+# PyTorch's way for Python objects in graphs, here with one that holds a stack.
+OPAQUE = """
+import torch._library.opaque_object as opaque
+from torch._opaque_base import OpaqueBase
+register = getattr(opaque, "register_custom_class", None) or opaque.register_opaque_type
+class Holder(OpaqueBase):
+    def __init__(self, stack):
+        self.stack = stack
+register(Holder, typ="reference")
+torch.library.define("opaque_cells::total", f"({opaque.get_opaque_type_name(Holder)} holder, Tensor x) -> Tensor")
+@torch.library.impl("opaque_cells::total", "CompositeExplicitAutograd")
+def total(holder, x):
+    return x + torch.ops.stacks.total(holder.stack)
+@torch.library.register_fake("opaque_cells::total")
+def fake(holder, x):
+    return torch.empty_like(x)
+holder = Holder(stack)
+"""
+UNTRIED = "untried"
+"""A cell of a release that was not at hand when the cell was written."""
 
 CELLS = {
     "made, called, passed to an operator": """
@@ -39,11 +61,17 @@ other = copy.deepcopy(stack)
 other.push(torch.zeros(2))
 assert (stack.size(), other.size()) == (2, 3)
 """,
-    "torch.save, torch.load": """
+    "torch.save, torch.load(weights_only=False)": """
 file = io.BytesIO()
 torch.save({"stack": stack}, file)
 file.seek(0)
 assert torch.load(file, weights_only=False)["stack"].size() == 2
+""",
+    "torch.load, as it is by default": """
+file = io.BytesIO()
+torch.save({"stack": stack}, file)
+file.seek(0)
+assert torch.load(file)["stack"].size() == 2
 """,
     "TorchScript, torch.classes": """
 @torch.jit.script
@@ -96,6 +124,20 @@ found = [n for n in ("register_opaque_type", "register_custom_class") if hasattr
 print("SAYS", " and ".join(found) or "neither")
 assert found
 """,
+    "an opaque object around it, passed to an operator": f"""{OPAQUE}
+assert torch.equal(torch.ops.opaque_cells.total(holder, torch.zeros(2)), torch.full((2,), 2.0))
+""",
+    "an opaque object around it, torch.compile(fullgraph=True)": f"""{OPAQUE}
+out = torch.compile(lambda x, h: torch.ops.opaque_cells.total(h, x) * 2, backend="aot_eager", fullgraph=True)
+assert torch.equal(out(torch.zeros(2), holder), torch.full((2,), 4.0))
+""",
+    "an opaque object around it, torch.export": f"""{OPAQUE}
+class Module(torch.nn.Module):
+    def forward(self, x, h):
+        return torch.ops.opaque_cells.total(h, x) * 2
+program = torch.export.export(Module(), (torch.ones(2), holder), strict=False)
+assert torch.equal(program.module()(torch.zeros(2), holder), torch.full((2,), 4.0))
+""",
 }
 
 
@@ -110,9 +152,10 @@ def run(cell: str) -> str:
         return said[0] if said else "works"
     if done.returncode < 0:
         return f"ends the process (signal {-done.returncode})"
-    errors = [line for line in done.stderr.splitlines() if line and not line.startswith((" ", "\t", "["))]
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", done.stderr)
+    errors = [line for line in plain.splitlines() if line and not line.startswith((" ", "\t", "["))]
     named = [line for line in errors if ("Error" in line or "Unsupported" in line) and ":" in line]
-    return f"fails: {(named or errors or ['?'])[-1][:160]}"
+    return f"fails: {(named or errors or ['?'])[-1].partition('. ')[0][:160]}"
 
 
 def main() -> None:

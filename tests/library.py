@@ -14,7 +14,7 @@ from opwright.kit.spec.operator import Spec
 
 OPERATORS = [op for op in registry.operators() if op.namespace == "opwright" and op.home is op]
 FUNCTIONAL = [op for op in OPERATORS if op.signature.outputs and not op.name.endswith("_")]
-"""Those that return what they compute. What an operator writes, its check and tests/kit/test_updates.py look at."""
+"""Those that return what they compute; what the others write, tests/test_written.py compares."""
 LONG = {"spmm", "sddmm", "spmm_max", "conv_bn"}
 """Operators of a dozen tensors, which take long in every way: `test` has the plain ways, `test-all` every one."""
 FORMS = [op.saving_form for op in FUNCTIONAL if op.saving_form is not None]
@@ -34,7 +34,7 @@ def opaque_twin(op: ow.Op[..., Any]) -> ow.Op[..., Any]:
     if op.spec.extras is not None:
         twin.saving(*op.spec.extras.names, once=op.spec.extras.once)(op.spec.extras.function)
     if op.spec.formula is not None:
-        twin.gradient(op.spec.formula.function)
+        twin.gradient(when=op.spec.formula.when)(op.spec.formula.function)
     return twin
 
 

@@ -19,6 +19,7 @@ from release.api.entries import Entry
 MODULES = ("opwright", "opwright.nn", "opwright.tensors", "opwright.testing")
 HANDED = (
     *("opwright.kit.check.report.Report", "opwright.kit.check.report.Result"),
+    *("opwright.kit.check.judge.verdict.Judgement", "opwright.kit.check.judge.verdict.Verdict"),
     *("opwright.kit.explain.Step", "opwright.tensors.coverage.Row"),
 )
 """What public functions hand out and nobody makes."""

@@ -11,6 +11,7 @@ for CUDA. After the names come flags for the compiler, and `--aten` for PyTorch'
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import Any
 
@@ -28,7 +29,7 @@ def load_ipython_extension(shell: Any) -> None:
 def _magic(shell: Any, kind: str) -> Any:
     def build(line: str, cell: str) -> None:
         """Build the cell, and give the functions that are named here."""
-        words = shlex.split(line)
+        words = shlex.split(re.sub(r"(^|\s)(-[DUI])\s+", r"\1\2", line))  # `-D NAME=3` is one flag
         flags = tuple(word for word in words if word.startswith("-") and word != "--aten")
         names = [word for word in words if not word.startswith("-")]
         options = Options(abi="aten" if "--aten" in words else "stable", cxxflags=flags)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from opwright.kit.check import check as _check
-from opwright.kit.check.property import concerned, in_turn
+from opwright.kit.check.property import concerned, facts_of, in_turn
 from opwright.kit.op import Op
 
 __all__ = ["checks"]
@@ -27,7 +27,7 @@ def checks(op: Op[..., Any], /, *, device: str = "cpu", seed: int = 0, only: Seq
         op: the operator.
         device: where to run it.
         seed: what values, sizes and layouts are drawn from.
-        only: names of the properties to test; by default all but the sanitizers'.
+        only: names of the properties to test; by default all that need not be asked for.
 
     >>> import opwright as ow
     >>> from opwright.testing import checks
@@ -40,7 +40,7 @@ def checks(op: Op[..., Any], /, *, device: str = "cpu", seed: int = 0, only: Seq
 
     if isinstance(only, str) or not set(only) <= set(in_turn()):
         raise ValueError(f"checks: only must be a list of properties, which are {', '.join(in_turn())}; got {only!r}")
-    wanted = [name for name in in_turn() if (name in only if only else name != "sanitize")]
+    wanted = [name for name in in_turn() if (name in only if only else not facts_of(name).asked)]
     pairs = [(rung.name, name) for rung in rungs(op) for name in concerned(rung, wanted)]
 
     @pytest.mark.parametrize("operator, property", pairs, ids=[f"{rung}-{name}" for rung, name in pairs])

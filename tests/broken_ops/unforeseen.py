@@ -19,6 +19,9 @@ UNFORESEEN = [
         "the result is wrong in",
         "softmax with the maximum of a row's first elements only",
     ),
+    Broken(
+        "values", "wide_maximum", "forward", "the result", "softmax with the maximum of a row's first 1024 elements"
+    ),
     Broken("values", "clipped", "forward", "the result is wrong in", "numbers beyond a limit are cut off at it"),
     Broken("values", "tiny_dropped", "forward", "the result is wrong in", "very small numbers are taken for zero"),
     Broken("values", "soft_plus", "forward", "the result is wrong in", "an asymptote is used too early"),
@@ -90,6 +93,37 @@ UNFORESEEN = [
     Broken("cheats", "by_count", "state", "of many calls", "right in its first thousand calls"),
     Broken("cheats", "now_and_then", "state", "of many calls", "wrong in every 97th call"),
     Broken("cheats", "handed_out_again", "state", "is overwritten by a later call", "hands out the same memory again"),
+    Broken(
+        "cheats", "by_its_reference", "work", "calls the operator's own reference", "a kernel that is its reference"
+    ),
     Broken("cheats", "small_only", "forward", "the result is wrong in", "guesses where there are many elements"),
     Broken("cheats", "near_zero_only", "forward", "the result is wrong in", "right only where the mean is near zero"),
+    Broken(
+        "reached",
+        "on_a_sum",
+        "coverage",
+        "the result is wrong in",
+        "wrong where the sum of all elements lies in a narrow band",
+    ),
+    Broken(
+        "reached",
+        "on_a_product",
+        "coverage",
+        "the result is wrong in",
+        "wrong where a product of two elements is far below zero",
+    ),
+    Broken(
+        "reached",
+        "on_a_limit",
+        "coverage",
+        "the result is wrong in",
+        "wrong for lengths near a number that a header of the system's names",
+    ),
+    Broken(
+        "reached",
+        "on_an_order",
+        "coverage",
+        "the result is wrong in",
+        "wrong where many elements rise, and doubles only",
+    ),
 ]

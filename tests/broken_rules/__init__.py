@@ -58,4 +58,13 @@ BROKEN_RULES = [
     BrokenRule("once_in_product", "cut along k into 2", "a factor is said to enter a sum once"),
     BrokenRule("pairs", "cut along n into 3", "neighbours are taken in pairs, which a cut may part"),
     BrokenRule("one_of_two", "cut along b into 2", "one of two results, a maximum, is taken for a sum"),
+    BrokenRule("once_rectified", "cut along k into 2", "a term that enters a sum once is rectified first"),
+    BrokenRule("once_largest", "cut along k into 2", "the largest of a term is taken from each summand of it"),
+    BrokenRule("once_median", "cut along k into 2", "a median, which is linear along one direction alone"),
+    BrokenRule("once_in_rows", "cut along r into 2", "a term that a result needs whole is said to enter a sum once"),
+    BrokenRule("by_parity", "cut along b into", "a branch is taken by the size of the whole"),
+    BrokenRule("count_in_a_tensor", "cut along b into 2", "the size of the whole, in a tensor"),
+    BrokenRule("whole_of_pieces", "cut along b into 2", "a sum of its own rows is said to be whole on every device"),
+    BrokenRule("channels_in_groups", "cut along o into 2", "channels that belong to groups of the input's are cut"),
+    BrokenRule("fits_nothing", "no sample fits", "patterns that no call has"),
 ]

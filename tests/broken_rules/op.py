@@ -255,3 +255,99 @@ def one_of_two(x: Tensor) -> tuple[Tensor, Tensor]:
 
 one_of_two.samples(matrices)
 one_of_two.shard("x[b, k] -> [b, k] [k]", sums="b")
+
+
+@ow.op(namespace="broken_rules")
+def once_rectified(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return x @ weight.t() + torch.relu(bias)
+
+
+once_rectified.samples(products)
+once_rectified.shard("x[b, k] weight[n, k] bias[n] -> [b, n]", sums="k", once="bias")
+
+
+@ow.op(namespace="broken_rules")
+def once_largest(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return x @ weight.t() + bias.amax()
+
+
+once_largest.samples(products)
+once_largest.shard("x[b, k] weight[n, k] bias[_] -> [b, n]", sums="k", once="bias")
+
+
+@ow.op(namespace="broken_rules")
+def once_median(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return x @ weight.t() + bias.sort().values[bias.shape[0] // 2]
+
+
+once_median.samples(products)
+once_median.shard("x[b, k] weight[n, k] bias[_] -> [b, n]", sums="k", once="bias")
+
+
+@ow.op(namespace="broken_rules")
+def once_in_rows(x: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    return x + start, x.sum(0) + start
+
+
+@once_in_rows.samples
+def _(make: ow.Maker) -> Iterator[Any]:
+    if make.dtype.is_floating_point:
+        yield make(4, 6), make(6)
+
+
+once_in_rows.shard("x[r, k] start[k] -> [r, k] [k]", sums="r", once="start")
+
+
+@ow.op(namespace="broken_rules")
+def by_parity(x: Tensor) -> Tensor:
+    return x * 2 if x.shape[0] % 2 else x * 3
+
+
+by_parity.samples(matrices)
+by_parity.shard("x[b, k] -> [b, k]")
+
+
+@ow.op(namespace="broken_rules")
+def count_in_a_tensor(x: Tensor) -> Tensor:
+    return x / x.new_tensor(float(max(x.shape[0], 1)))
+
+
+count_in_a_tensor.samples(matrices)
+count_in_a_tensor.shard("x[b, k] -> [b, k]")
+
+
+@ow.op(namespace="broken_rules")
+def whole_of_pieces(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x * 2, x.sum(0)
+
+
+whole_of_pieces.samples(matrices)
+whole_of_pieces.shard("x[b, k] -> [b, k] [k]", over="b", whole="1")
+
+
+@ow.op(namespace="broken_rules")
+def channels_in_groups(x: Tensor, weight: Tensor, groups: int = 2) -> Tensor:
+    return torch.nn.functional.conv1d(x, weight, groups=groups)
+
+
+@channels_in_groups.samples
+def _(make: ow.Maker) -> Iterator[Any]:
+    if make.dtype.is_floating_point:
+        yield make(2, 4, 5), make(8, 2, 3)
+
+
+channels_in_groups.shard("x[b, c, _] weight[o, i, _] -> [b, o, _]", over="o")
+
+
+@ow.op(namespace="broken_rules")
+def fits_nothing(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.relu(x @ weight.t())
+
+
+@fits_nothing.samples
+def _(make: ow.Maker) -> Iterator[Any]:
+    if make.dtype.is_floating_point:
+        yield make(4, 6), make(3, 6)
+
+
+fits_nothing.shard("x[b] weight[n, k] -> [b, n]")

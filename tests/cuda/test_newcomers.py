@@ -136,3 +136,17 @@ def test_updates_and_views_on_the_gpu() -> None:
         torch.testing.assert_close(mean, 0.1 * x.detach().mean(0))
         torch.testing.assert_close(x.grad, 2 * (x - x.mean(0)).detach(), rtol=1e-4, atol=1e-5)
     assert len(ran) == 2
+
+
+def test_the_check_goes_on_where_a_bad_index_would_end_the_gpu() -> None:
+    @ow.op(opaque=True, nondifferentiable="index")
+    def picked(x: Tensor, index: Tensor) -> Tensor:
+        return x[index]
+
+    @picked.samples
+    def _(make: ow.Maker) -> Any:
+        yield make(5, 3), torch.tensor([4, 0, 2], device=make.device)
+
+    report = ow.check(picked, device="cuda", only=("forward", "rejects", "vmap", "gradients"))
+    assert report.passed, report
+    assert torch.ones(2, device="cuda").sum().item() == 2

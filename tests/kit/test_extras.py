@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import opwright as ow
+from opwright.kit.dispatch import native
 from tests.ways import COMPILERS, SLOW, WAYS, Case, differentiable
 
 calls: list[str] = []
@@ -158,6 +159,28 @@ def test_once_keeps_no_more_than_named_and_says_so_when_asked_for_more() -> None
     hessian = torch.func.hessian(lambda c: single(x.detach(), weight.detach(), c).h.sum())(c.detach())
     expected = torch.func.hessian(lambda c: cell(x.detach(), weight.detach(), c).h.sum())(c.detach())
     torch.testing.assert_close(hessian, expected)
+
+
+@pytest.mark.parametrize("recorded", ["C++", "Python"])
+def test_once_is_told_in_whatever_way_a_second_derivative_is_asked_for(
+    recorded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if recorded == "Python":
+        monkeypatch.setattr(native, "available", lambda: "this test forbids it")
+    elif native.available() is not None:
+        pytest.skip(f"the node: {native.available()}")
+    op = define(f"extras_once_{recorded[0]}", once=True)
+    asked: list[Callable[[Tensor, Tensor, Tensor], Any]] = [
+        lambda loss, x, w: torch.autograd.grad(loss, x),
+        lambda loss, x, w: torch.autograd.grad(loss, w, allow_unused=True),
+        lambda loss, x, w: loss.backward(inputs=[x]),
+        lambda loss, x, w: loss.backward(),
+    ]
+    for ask in asked:
+        x, weight, c = given()
+        (first,) = torch.autograd.grad(op(x, weight, c).h.sum(), x, create_graph=True)
+        with pytest.raises((TypeError, RuntimeError), match="cell_backward_backward: there is no such gradient"):
+            ask((x**2 + first).sum(), x, weight)
 
 
 def test_a_rung_with_extras_is_never_differentiated_through_its_formula() -> None:

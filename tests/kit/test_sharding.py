@@ -13,7 +13,7 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.kit.derive import shard
-from opwright.kit.spec.shard import PARTIAL, REPLICATE, elementwise, read
+from opwright.kit.spec.shard import PARTIAL, REPLICATE, Misfit, elementwise, read
 from tests.kit.recording import Define
 
 LINEAR = "x[..., k] weight[n, k] bias[n] -> [..., n]"
@@ -51,6 +51,7 @@ def test_what_is_broadcast_is_not_cut() -> None:
 
 def test_gradients_are_transposed_to_every_order(define: Define) -> None:
     op = define(affine)
+    op.samples(lambda make: iter([(make(6, 4), make(8, 4), make(8)), (make(2, 3, 4), make(8, 4))]))
     op.shard(LINEAR, sums="k", once="bias")
     author, sharding = shard.declared(op.backward) or (None, None)
     assert author is op
@@ -90,6 +91,13 @@ MISTAKES = [
     ("-> [b, n]", {}, "no kernel's domain has sizes"),
     ("x[b, k] weight[n, k] -> [b, n]", {"over": 3}, "over must be names"),
     ("x[b, k] weight[n, k] -> [b, n]", {"group": "world"}, "group names 'world', which is no parameter"),
+    ("x[b, k] weight[n, k] -> [b, n]", {"group": ("x", "size")}, "group names 'size', which is no parameter"),
+    ("x[b, k] weight[n, k] -> [b, n]", {"across": "b"}, "across names 'b', and no group communicates"),
+    ("x[b, k] weight[n, k] -> [b, n]", {"over": "n", "group": "x", "across": "b"}, "'b', which is not cut; cut are n"),
+    ("x[b, k] weight[n, k] -> [b, n]", {"whole": "mean"}, "whole names the result 'mean'; described are 0"),
+    ("x[b, k] weight[n, k] -> [b, m]", {}, "result 0[b, m] has the dimension 'm', which no input has; write _"),
+    ("x[b, k] weight[n, k] -> [..., n]", {}, "result 0[..., n] has leading dimensions, which no input has"),
+    ("x[b, k] x[k, b] weight[n, k] -> [b, n]", {}, "x has two patterns, x[b, k] and x[k, b]"),
 ]
 
 
@@ -140,6 +148,32 @@ def test_an_operator_that_draws_or_writes_has_no_rule() -> None:
         noise.shard("x[n] -> [n]")
 
 
+def test_an_operator_with_a_list_of_tensors_has_no_rule() -> None:
+    @ow.op(name="sharded_list")
+    def total(x: Tensor, more: list[Tensor]) -> Tensor:
+        return x + sum(more)
+
+    with pytest.raises(TypeError, match="sharded_list: shard: more is a list of tensors, of which there are no rules"):
+        total.shard("x[n] -> [n]")
+
+
+def test_a_rule_is_for_tensors_that_fit_its_patterns() -> None:
+    rules = read("f", "x[b, k] y[b, k] -> [b]", sums="k").rules
+    assert len(rules({"x": (4, 2), "y": (4, 2)})) == 2
+    for shape in ((4, 1), (1, 2), (2,)):
+        with pytest.raises(Misfit, match="y has shape"):
+            rules({"x": (4, 2), "y": shape})
+    with pytest.raises(Misfit, match="result 0 has shape"):
+        rules({"x": (4, 2), "y": (4, 2)}, [(2,)])
+    with pytest.raises(Misfit, match="do not broadcast"):
+        elementwise(["x", "y"], 1).rules({"x": (6, 3), "y": (6, 4)})
+
+
+def test_a_term_counts_once_where_only_some_results_are_sums() -> None:
+    rules = read("f", "x[r, k] start[k] -> [r, k] [k]", sums="r", once="start").rules({"x": (4, 2), "start": (2,)})
+    assert {r.dimension: r.inputs["start"] for r in rules} == {"r": PARTIAL, "k": 0}
+
+
 def test_an_extra_result_must_be_described(define: Define) -> None:
     op = define(affine)
     op.shard("x[b, k] weight[n, k] bias[n] -> [b, n]", over="b")
@@ -166,9 +200,56 @@ def test_the_check_says_what_could_be_declared(define: Define) -> None:
     assert ow.check(op, only=["sharding"]).notes == [f'{op.name}: n could be cut as well: over="b n"']
 
 
+def test_the_check_says_what_no_sample_could_prove(define: Define) -> None:
+    def soft(x: Tensor) -> Tensor:
+        return x.softmax(1)
+
+    op = define(soft)
+
+    @op.samples
+    def _(make: ow.Maker) -> Any:
+        yield make(4, 1)
+        yield make(1, 1)
+
+    op.shard("x[b, k] -> [b, k]")
+    notes = ow.check(op, only=["sharding"]).notes
+    assert notes == [f"{op.name}: k was never really cut: no sample has more than one element along it"]
+
+
 def test_explain_says_along_what_dtensors_may_be_cut() -> None:
     (step,) = [s for s in ow.explain(ow.linear).steps if s.name == "sharding"]
     assert (step.runs, step.why) == ("declared", "DTensors may be cut along n, ..., k (a sum)")
+
+
+REDUCTIONS: dict[str, Any] = {
+    "mean": lambda x: x.mean(0),
+    "amax": lambda x: x.amax(0),
+    "amin": lambda x: x.amin(0),
+    "norm": lambda x: torch.linalg.vector_norm(x, dim=0, keepdim=True),
+    "prod": lambda x: x.prod(0),
+    "every": lambda x: (x > 0).all(0),
+    "some": lambda x: (x > 0).any(0),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_pieces_of_what_is_no_sum_are_joined_as_pytorch_joins_them(name: str) -> None:
+    function = REDUCTIONS[name]
+
+    def reduced(x: Tensor) -> Tensor:
+        return function(x)  # type: ignore[no-any-return]
+
+    op = ow.op(name=f"reduced_by_{name}")(reduced)
+    op.kernel("cpu")(reduced)
+
+    @op.samples
+    def _(make: ow.Maker) -> Any:
+        if make.dtype.is_floating_point:
+            yield make(4, 6)
+
+    report = ow.check(op, only=["sharding"])
+    assert report.passed, report
+    assert sum(r.cases for r in report.results) > 0
 
 
 # --- a collective inside --------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
+from opwright.kit.dispatch import objects
 from opwright.kit.spec.kinds import kind_of
 from opwright.kit.state import Classes, StateClass
 from tests.classes import CELLS, RESULTS, run
@@ -43,6 +45,44 @@ def test_the_stored_table_has_every_cell_for_the_releases_that_are_named() -> No
     assert {"2.10.0", "2.13.0"} <= set(stored)
     for version, found in stored.items():
         assert list(found["cells"]) == list(CELLS), version
+
+
+class Table:
+    """As an object of C++ looks from Python."""
+
+    def __init__(self, *items: Any) -> None:
+        self.items = list(items)
+
+    def __getstate__(self) -> Any:
+        return {"items": list(self.items)}
+
+    def __setstate__(self, state: Any) -> None:
+        self.items = list(state["items"])
+
+
+class Bare:
+    __slots__ = ()
+    __getstate__ = property()  # type: ignore[assignment]
+
+
+def test_a_gradient_gets_an_object_as_it_was_at_the_call() -> None:
+    op: Any = SimpleNamespace(name="looked_up")
+    held = torch.ones(2)
+    table = Table(held, 3, "word")
+    seen = objects.Seen(op, "table", table)
+    assert seen.as_it_was() is table
+    table.items[0] = held.clone()  # the same, elsewhere
+    assert seen.as_it_was() is table
+    table.items += [torch.zeros(2)]
+    former = seen.as_it_was()
+    assert former is not table
+    assert former.items[0] is held
+    assert (len(former.items), len(table.items)) == (3, 4)
+    held.mul_(2)
+    with pytest.raises(RuntimeError, match="its argument table holds a tensor that has been modified by an inplace"):
+        seen.as_it_was()
+    with pytest.raises(TypeError, match=r"looked_up: its argument table .* give its class def_pickle"):
+        objects.Seen(op, "table", Bare())
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +134,62 @@ def test_threads_share_one_and_the_last_user_frees_it(stacks: Any) -> None:
 
 
 @pytest.mark.slow
+def test_an_object_that_changes_after_the_call_changes_no_gradient(stacks: Any) -> None:
+    def by_top(stack: Any, x: Tensor) -> Tensor:
+        out: Tensor = x**2 * stack.clone().pop()
+        return out
+
+    class Adopted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, stack: Any, x: Tensor) -> Any:
+            ctx.top = stack.clone().pop()
+            ctx.save_for_backward(x)
+            return x**2 * ctx.top
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:
+            return None, 2 * grad * ctx.top * ctx.saved_tensors[0]
+
+    by_top.__annotations__["stack"] = stacks.Stack
+    plain = ow.op(name="state_by_top")(by_top)
+    plain.kernel("cpu")(lambda stack, x: x**2 * stack.clone().pop())
+    for op in (plain, ow.adopt(Adopted, reference=by_top, name="state_by_top_adopted")):
+        for _ in range(2):
+            stack, x = stacks.Stack([torch.full((2,), 2.0)]), torch.ones(2, requires_grad=True)
+            y = op(stack, x)
+            stack.push(torch.full((2,), 100.0))
+            (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+            (second,) = torch.autograd.grad(first.sum(), x)
+            assert (first.tolist(), second.tolist(), stack.size()) == ([4.0, 4.0], [4.0, 4.0], 2)
+        held = torch.full((2,), 2.0)
+        stack = stacks.Stack([held])
+        y = op(stack, x)
+        held.mul_(2)
+        with pytest.raises(RuntimeError, match="stack holds a tensor that has been modified by an inplace operation"):
+            y.sum().backward()
+
+
+BOX = """
+#include <opwright/state.h>
+struct Box : State { int64_t get() { return 107; } };
+OPWRIGHT_CLASS(Box, c) { c.def(torch::init<>()).def("get", &Box::get); }
+"""
+
+
+@pytest.mark.slow
+def test_classes_of_one_name_in_cpp_are_refused_and_in_unnamed_namespaces_are_two(tmp_path: Path) -> None:
+    file = tmp_path / "box.cpp"
+    file.write_text(BOX, encoding="utf-8")
+    one: Any = ow.load_classes(file, name="boxes_one")
+    with pytest.raises(ow.BuildError, match=r"its class Box has the name in C\+\+ of a class of boxes_one"):
+        ow.load_classes(file, name="boxes_two")
+    text = BOX.replace("struct Box", "namespace { struct Box").replace("107; } };", "108; } }; }")
+    file.write_text(text, encoding="utf-8")
+    two: Any = ow.load_classes(file, name="boxes_two")
+    assert (one.Box().get(), two.Box().get()) == (107, 108)
+
+
+@pytest.mark.slow
 def test_an_edited_class_is_refused_where_pytorch_would_end_the_process(stacks: Any, tmp_path: Path) -> None:
     file = tmp_path / "stack.cpp"
     file.write_text((EXAMPLES / "stack.cpp").read_text(encoding="utf-8") + "// edited\n", encoding="utf-8")
@@ -132,7 +228,16 @@ def test_a_stream_holds_what_the_librarys_operator_remembers_and_is_an_argument_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", ["pickle", "TorchScript, torch.classes", "torch.compile around a call"])
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "pickle",
+        "TorchScript, torch.classes",
+        "torch.compile around a call",
+        "torch.load, as it is by default",
+        "an opaque object around it, torch.compile(fullgraph=True)",
+    ],
+)
 def test_the_stored_cells_are_what_happens(cell: str) -> None:
     stored = json.loads(RESULTS.read_text(encoding="utf-8"))
     version = torch.__version__.partition("+")[0]

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from opwright.cli.choosing import broken, chosen
 from opwright.kit.check.report import Report
@@ -101,8 +102,8 @@ def _check(folder: Path) -> None:
         raise RuntimeError("an operator cannot be loaded, and would be missing from the wheel; none is made")
     with console.status("checking …") as status:
 
-        def progress(op: str, name: str, cases: int) -> None:
-            status.update(f"checking {op}: {name}, {cases} cases")
+        def progress(op: str, name: str, tried: str) -> None:
+            status.update(escape(f"checking {op}: {name}, {tried}"))
 
         report: Report = run(operators, progress=progress)
     if not report.passed:

@@ -74,6 +74,9 @@ function(opwright_add_operators target)
     set(listing "${CMAKE_CURRENT_BINARY_DIR}/opwright/${target}/operators.cmake")
     include("${listing}")
     _opwright_compare_torch("${_ow_torch_version}")
+    if(CMAKE_VERSION VERSION_GREATER_EQUAL 3.19)  # a project may look for Torch after this
+        cmake_language(EVAL CODE "cmake_language(DEFER CALL _opwright_compare_torch [[${_ow_torch_version}]])")
+    endif()
     # What Python read is read again when it changes.
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_ow_read})
 
@@ -129,7 +132,7 @@ macro(_opwright_library library)
     target_link_libraries(${library} PRIVATE
         -Wl,--as-needed -lstdc++ -Wl,--no-as-needed "${_ow_torch_libraries}/libtorch_cpu.so")
     # What PyTorch was told of kernels it keeps: a library that is closed stays.
-    target_link_options(${library} PRIVATE LINKER:-z,nodelete)
+    target_link_options(${library} PRIVATE LINKER:-z,nodelete LINKER:--exclude-libs,ALL)
     if("CUDA" IN_LIST languages)
         target_include_directories(${library} SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
         set_target_properties(${library} PROPERTIES CUDA_STANDARD 17 CUDA_RUNTIME_LIBRARY Static)

@@ -21,7 +21,8 @@ def main() -> int:
         for record, results, parameters in RECORD.findall(Path(library).read_bytes()):
             op, device, function, file, line = (part.decode(errors="replace") for part in record.split(b"\1"))
             place = f"{file}:{line}"
-            first = found.setdefault((name, op, device), (results.decode(), parameters.decode(), function, place))
+            taken = parameters.decode().replace("!", "")  # what marks those that it may write to
+            first = found.setdefault((name, op, device), (results.decode(), taken, function, place))
             if first[3] != place:
                 wrong.append(f"{place}: {op} is bound on {device.upper()} here and in {first[3]}; keep one")
     for row in Path(expected).read_text(encoding="utf-8").splitlines():

@@ -213,7 +213,8 @@ def _bind(
         if state is None:  # the reference ran, or somebody copied what stands for it
             return rung.reference(**values)
         wanted = derive.read_mask(values[rung.wanted], values, made.signature.differentiable_inputs)
-        return tuple(known.backward(state, [values[g] for g in grads], wanted, values))
+        found = known.backward(state, [values[g] for g in grads], wanted, values)
+        return rung.reference(**values) if found is None else tuple(found)
 
     forward.__name__ = saving.__name__ = label
     backward.__name__ = f"{label}'s backward"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from opwright.kit.derive import derive
 from opwright.kit.derive.roles import Role
-from opwright.kit.dispatch import fake, sharding
+from opwright.kit.dispatch import fake, meshes
 from opwright.kit.dispatch.kernel import DEVICES
 from opwright.kit.kernels import KernelDeclarations
 from opwright.kit.spec import shard, words
@@ -244,14 +244,19 @@ class Declarations(KernelDeclarations):
         over: str | Sequence[str] | None = None,
         sums: str | Sequence[str] = (),
         once: str | Sequence[str] = (),
-        group: str | None = None,
+        group: str | tuple[str, str] | None = None,
+        across: str | Sequence[str] | None = None,
+        whole: str | Sequence[str] = (),
     ) -> None:
         """Declare along which dimensions its tensors may be cut among devices, so that each runs the kernel on its own
         pieces of DTensors. `patterns` writes the shapes of inputs and results as a domain's sizes do; without inputs
         they are those of the first kernel's domain that has any. A dimension that inputs and results share cuts them
         together; along `sums` every device computes a summand of the result, in which the tensors `once` count once.
         `over` names the dimensions that may be cut, all by default. `group`: the parameter that names the process group
-        in which the operator communicates by itself.
+        in which the operator communicates by itself, and that which says how many processes it has, if there is one.
+        `across` names the dimensions whose pieces it communicates between, all that may be cut by default: they are cut
+        among the devices of the group that a call names, and are whole where it names none. `whole` names the results
+        that every device has whole where they lack the dimension that is cut, such as statistics that it shares.
 
         The rules of its gradients follow. The check proves them all (property `sharding`).
 
@@ -270,11 +275,12 @@ class Declarations(KernelDeclarations):
                 f"{spec.name}: shard is for operators that neither draw random numbers nor write to arguments"
             )
         read = shard.read(
-            spec.name, patterns, over=over, sums=sums, once=once, group=group, signature=spec.signature,
+            spec.name, patterns, over=over, sums=sums, once=once, group=group, across=across,
+            whole=whole, signature=spec.signature,
             extras=() if spec.extras is None else spec.extras.names, domains=[k.domain for k in spec.kernels],
         )  # fmt: skip
         self.become(replace(spec, sharding=read))
-        sharding.changed(cast("Op[..., Any]", self))
+        meshes.changed(cast("Op[..., Any]", self))
 
     # --- what was said --------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import torch
 from opwright.kit.build.foreign import LOADED
 from opwright.kit.derive import forms
 from opwright.kit.derive.roles import InPlace
-from opwright.kit.dispatch import flops, sharding
+from opwright.kit.dispatch import flops, meshes
 from opwright.kit.dispatch.autocast import read_casts
 from opwright.kit.dispatch.batching import read_batching
 from opwright.kit.op import Op, P, R
@@ -22,7 +22,7 @@ from opwright.kit.spec.operator import Spec
 from opwright.kit.spec.schema import read
 
 flops.watch()
-sharding.watch()
+meshes.watch()
 
 
 @overload

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from opwright.kit.derive import behaviour, shard
-from opwright.kit.dispatch import fake, node, sharding, writing
+from opwright.kit.dispatch import fake, node, writing
 from opwright.kit.op import Op
 from opwright.kit.spec.require import spell
 from opwright.kit.spec.values import tensors
@@ -167,6 +167,8 @@ def _compile(op: Op[..., Any]) -> Step:
 
 def _sharding(op: Op[..., Any], values: dict[str, Any], given: bool) -> Step | None:
     """Who says where DTensors must be; None where there are none to speak of."""
+    from opwright.kit.dispatch import sharding  # which few calls are about
+
     found = sharding.of_call(op, values) if given else None
     if found is not None:
         own = found.source in ("declared", "derived", "carried")

@@ -6,18 +6,19 @@ import importlib.machinery
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
 import torch
 
-from opwright.kit import locks, private
-from opwright.kit.build import cache, cuda, header, program, strings, toolchain
+from opwright.kit import locks
+from opwright.kit.build import cache, cuda, header, places, program, registered, strings, toolchain
 from opwright.kit.build.foreign import refuse_foreign
 from opwright.kit.build.library import found_or_built
 from opwright.kit.build.plan import Plan
@@ -26,14 +27,16 @@ from opwright.kit.dispatch.sourced import beside
 from opwright.kit.spec import words
 from opwright.kit.spec.options import Options
 
+_HEADERS = (".h", ".hh", ".hpp", ".hxx", ".cuh", ".inl")
+
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Words = Sequence[str] | None
 
 _loading = locks.renewed()
-_loaded: dict[str, tuple[str, Any]] = {}
-"""For each name the key of what was loaded last, and what it gave."""
-_modules: dict[str, Any] = {}
-"""What was loaded, by key."""
+_loaded: set[str] = set()
+"""The names under which something was loaded."""
+_modules: dict[str, tuple[Any, cache.Entry]] = {}
+"""What was loaded, by key: what it gave, and the library."""
 
 
 def load_extension(
@@ -83,6 +86,9 @@ def load_extension(
     missing = next((f for f in files if not f.is_file()), None)
     if missing is not None:
         raise FileNotFoundError(f"{name}: there is no source {missing}")
+    header = next((f for f in files if f.suffix in _HEADERS), None)
+    if header is not None:
+        raise ValueError(f"{name}: {header.name} is a header, and no source; name the folder it lies in, if need be")
     on_gpu = any(f.suffix == ".cu" for f in files)
     if with_cuda is False and on_gpu:
         raise ValueError(f"{name}: with_cuda is False, and one of its sources is a .cu file")
@@ -98,9 +104,15 @@ def load_extension(
 
 
 def load_strings(
-    cpp: list[str], cuda: list[str], functions: Mapping[str, str], options: Options, folder: Path, frame: FrameType
+    cpp: list[str],
+    cuda: list[str],
+    functions: Mapping[str, str] | None,
+    options: Options,
+    folder: Path,
+    frame: FrameType,
 ) -> dict[str, Any]:
-    """Functions of strings on torch::Tensor, bound by pybind11 as torch.utils.cpp_extension.load_inline binds them."""
+    """Functions of strings on torch::Tensor, bound by pybind11 as torch.utils.cpp_extension.load_inline binds them.
+    None: the strings bind them themselves, or register operators."""
     files: dict[str, str] = {}
     called: dict[str, str] = {}
     main = ["#include <torch/extension.h>"]
@@ -114,13 +126,20 @@ def load_strings(
             lines.append(f'#include "{file}"')
         if suffix == ".cu" and texts:
             files["inline.cu"] = "\n".join(lines) + "\n"
-    main += ["PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {"]
-    main += [f'm.def("{f}", torch::wrap_pybind_function({f}), {_quoted(doc or f)});' for f, doc in functions.items()]
-    files["inline.cpp"] = "\n".join([*main, "}", ""])
+    if functions is not None:
+        main += ["PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {"]
+        bind = 'm.def("{0}", torch::wrap_pybind_function({0}), {1});'
+        main += [*(bind.format(f, _quoted(doc or f)) for f, doc in functions.items()), "}"]
+    files["inline.cpp"] = "\n".join([*main, ""])
     place = strings.keep(files, frame, called)
     sources = tuple(place / file for file in files if file not in called)
-    module = _load("inline_extension", sources, beside(options, folder, ()), bool(cuda), False, True, None)
-    return {name: getattr(module, name) for name in functions}
+    for source in sources:
+        places.remember(str(source), files[source.name], "the lines that bind the functions", None)
+    is_module = functions is not None or any("PYBIND11_MODULE" in text for text in (*cpp, *cuda))
+    module = _load("inline_extension", sources, beside(options, folder, ()), bool(cuda), False, is_module, None)
+    if functions is not None:
+        return {name: getattr(module, name) for name in functions}
+    return {n: v for n, v in vars(module).items() if not n.startswith("_")} if is_module else {}
 
 
 def _quoted(text: str) -> str:
@@ -140,27 +159,41 @@ def _load(
     defines = (f"TORCH_EXTENSION_NAME={name}", "TORCH_API_INCLUDE_EXTENSION_H")
     given = options.with_environment()
     plan = Plan(name, files, given, defines, "cuda" if on_gpu else "cpu", extension=True, verbose=verbose)
-    for file in (*plan.sources, *plan.headers, *map(Path, given.include)):
-        if not file.is_relative_to(toolchain.INCLUDE) and file.exists():
-            refuse_foreign(file)
+    _refuse_foreign(plan, (*plan.sources, *plan.headers, *plan.more, *map(Path, given.include)))
     with _loading:
-        former, _ = _loaded.get(name, ("", None))
-        if plan.key in _modules and is_python_module == isinstance(_modules[plan.key], ModuleType):
-            _loaded[name] = plan.key, _modules[plan.key]
-            return _modules[plan.key]
-        if former != plan.key:
-            _refuse_registered(plan)
-        entry = _obtain(plan)
-        for each in entry.about.get("more_headers", {}):
-            refuse_foreign(Path(each))  # one that only the compiler found
+        known = _modules.get(plan.key)
+        if known is None or is_python_module != isinstance(known[0], ModuleType):
+            registered.refuse_named(plan)
+            entry = _obtain(plan)
+            _refuse_foreign(plan, [plan.located(each) for each in entry.about.get("more", ())])
+            if on_gpu:
+                cuda.refuse_foreign_code(name, entry.about["arch"])
+            registered.opening(name, entry)
+            try:
+                loaded = _imported(name, entry) if is_python_module else _registered(name, entry)
+            finally:
+                registered.opened(name, entry)
+            known = _modules[entry.about["key"]] = loaded, entry
+        made, entry = known
+        _loaded.add(name)
         if folder is not None:
             _copy(entry, Path(folder).expanduser().absolute(), name)
-        if on_gpu:
-            cuda.refuse_foreign_code(name, entry.about["arch"])
-        made = _imported(name, entry) if is_python_module else _registered(name, entry)
-        _loaded[name] = plan.key, made
-        _modules[plan.key] = made
+        if isinstance(made, ModuleType):
+            _give_name(name, made)
         return made
+
+
+def _refuse_foreign(plan: Plan, files: Iterable[Path]) -> None:
+    for file in files:
+        if not file.is_relative_to(toolchain.INCLUDE) and file.exists():
+            refuse_foreign(file)
+
+
+def _give_name(name: str, module: ModuleType) -> None:
+    """Put a module where `import` and pickle look for it, unless somebody else's stands there."""
+    there = sys.modules.get(name)
+    if there is None or any(there is made for made, _ in _modules.values()):
+        sys.modules[name] = module
 
 
 def _obtain(plan: Plan) -> cache.Entry:
@@ -190,14 +223,16 @@ def _imported(name: str, entry: cache.Entry) -> ModuleType:
         try:
             module = importlib.util.module_from_spec(spec)
             loader.exec_module(module)
-            sys.modules[called] = module
-            if known is None or any(known is made for made in _modules.values()):
-                known = module  # where pickle looks for its classes; somebody else's module stays where it is
         except ImportError as e:
-            raise _explained(name, str(e)) from None
+            cause = f" ({type(e.__cause__).__name__}: {e.__cause__})" if e.__cause__ else ""
+            raise _explained(name, f"{e}{cause}") from e.__cause__
         finally:
             if known is not None:
-                sys.modules[name] = known
+                sys.modules[name] = known  # somebody else's stays where it is
+        if called != name:
+            sys.modules[called] = module
+        elif known is None:
+            sys.modules[name] = module
     return module
 
 
@@ -237,34 +272,6 @@ def undefined_in(said: str) -> str | None:
     return program.run([reader, found[1]]).stdout.strip() or found[1]
 
 
-_LIBRARY = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(_FRAGMENT)?\s*\(\s*(\w+)\s*,")
-_CLASS = re.compile(r"\bOPWRIGHT_CLASS\s*\(\s*(\w+)\s*,")
-_DEFINED = re.compile(r"\bdef\s*\(\s*\"(?:\w+::)?(\w+)[(.\"]")
-
-
-def _refuse_registered(plan: Plan) -> None:
-    """Raise before a library is loaded that registers operators which this process has: PyTorch would end it."""
-    here = {schema.partition(".")[0] for schema in private.operator_names()}
-    for file in (*plan.sources, *plan.headers):
-        text = file.read_text(encoding="utf-8", errors="replace")
-        for kind in _CLASS.findall(text):
-            if private.class_in_cpp(plan.name, kind) is not None:
-                raise BuildError(
-                    f"{plan.name}: its class {kind} stands in another version of it that this process has loaded, "
-                    f"which PyTorch keeps until the process ends; start again, or choose another name"
-                )
-        for fragment, word in _LIBRARY.findall(text):
-            space = plan.name if word == "TORCH_EXTENSION_NAME" else word
-            names = [f"{space}::{op}" for op in _DEFINED.findall(text)]
-            taken = [op for op in here if op.startswith(f"{space}::") and (not fragment or op in names)]
-            if taken:
-                raise BuildError(
-                    f"{plan.name}: {file.name} registers {sorted(taken)[0]}, which this process has already, and "
-                    f"PyTorch keeps what is registered until the process ends; start again, or choose another "
-                    f"namespace than {space}"
-                )
-
-
 def _copy(entry: cache.Entry, folder: Path, name: str) -> None:
     """Put a copy of the library where somebody looks for it."""
     if not folder.is_dir():
@@ -292,4 +299,9 @@ def _paths(name: Any, word: str, given: Paths) -> list[str | os.PathLike[str]]:
 
 
 def _words(name: str, word: str, given: Words) -> tuple[str, ...]:
-    return () if given is None else tuple(str(each).strip() for each in words.several(name, word, given, "flags"))
+    """Flags as a shell reads them, to which torch.utils.cpp_extension hands them."""
+    listed = () if given is None else words.several(name, word, given, "flags")
+    try:
+        return tuple(flag for each in listed for flag in shlex.split(str(each)))
+    except ValueError as e:
+        raise ValueError(f"{name}: {word} are read as a shell reads them, got {listed!r} ({e})") from None

@@ -34,7 +34,7 @@ def inline(
     cpp_sources: str | Sequence[str] = (),
     cuda_sources: str | Sequence[str] = (),
     *,
-    functions: str | Sequence[str] | Mapping[str, str],
+    functions: str | Sequence[str] | Mapping[str, str] | None = None,
     options: Options = Options(),
 ) -> Functions:
     """Build functions from strings of C++ and CUDA, and give them to call: torch.utils.cpp_extension.load_inline here.
@@ -43,7 +43,8 @@ def inline(
         cpp_sources: C++, one string or several, as of one file. What no string includes, `opwright/kernel.h`, is
             included before them.
         cuda_sources: CUDA, as of another file. What it defines for C++ to call is declared in `cpp_sources`.
-        functions: the names to give, or a dict of names and docstrings; of `cpp_sources` where there are any.
+        functions: the names to give, or a dict of names and docstrings; of `cpp_sources` where there are any. None,
+            with `abi="aten"`: the strings have a PYBIND11_MODULE, whose functions are given, or a TORCH_LIBRARY.
         options: how to compile them. `ow.Options(abi="aten")` takes `torch::Tensor` and whatever pybind11 converts: the
             strings of load_inline, unchanged.
 
@@ -64,19 +65,23 @@ def inline(
         raise ValueError("inline: there is nothing to build; give cpp_sources or cuda_sources")
     if not isinstance(options, Options):
         raise TypeError(f"inline: options must be ow.Options, got {options!r}")
-    named = _named(functions)
     frame = sys._getframe(1)
+    if functions is None:
+        if options.abi != "aten":
+            raise ValueError(
+                "inline: name the functions to give, such as functions=['f']; strings that bind their own are for "
+                "options=ow.Options(abi='aten')"
+            )
+        return Functions(**load_strings(cpp, cuda, None, options, _folder_of(frame), frame))
+    named = _named(functions)
+    _refuse_missing(named, cpp or cuda)
     if options.abi == "aten":
         return Functions(**load_strings(cpp, cuda, named, options, _folder_of(frame), frame))
-    _refuse_missing(named, cpp or cuda)
     with _making:  # two threads that run the same cell
         return _functions(cpp, cuda, named, options, frame)
 
 
 def _functions(cpp: list[str], cuda: list[str], named: dict[str, str], options: Options, frame: FrameType) -> Functions:
-    known = (*cpp, None, *cuda), tuple(named.items()), options.with_environment(), _folder_of(frame)
-    if known in _made:
-        return _made[known]
     device = "cuda" if cuda else "cpu"
     files, called = _files(cpp, cuda, list(named))
     folder = strings.keep(files, frame, called)
@@ -88,7 +93,7 @@ def _functions(cpp: list[str], cuda: list[str], named: dict[str, str], options: 
     library.look_again()
     library.guarded = True
     try:
-        library.require()
+        key = library.require()
     except BuildError as e:
         raise _advised(e).with_traceback(None) from None  # of compilers, which run in threads
     except Unavailable as e:
@@ -96,6 +101,9 @@ def _functions(cpp: list[str], cuda: list[str], named: dict[str, str], options: 
         if undefined is None:
             raise
         raise BuildError(f"inline: the sources declare {undefined}, and none defines it") from None
+    known = key, tuple(named.items())
+    if known in _made:
+        return _made[known]
     made = Functions(**{name: plain.function(library, name, doc) for name, doc in named.items()})
     _made[known] = made
     return made

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from opwright.kit.build.strings import is_kept
 from opwright.kit.derive import derive
 from opwright.kit.dispatch import sourced
 from opwright.kit.dispatch.kernel import refuse_device, refuse_parameters
@@ -120,9 +121,15 @@ class KernelDeclarations:
             op.backward._replace_kernel(replace(kept, domain=backward))
 
     def _replace_kernel(self, kernel: KernelSpec) -> None:
-        """Take a kernel in the place of the one of the same name, if there is one."""
-        names = [k.name for k in self.spec.kernels]
-        at = names.index(kernel.name) if kernel.name in names else len(names)
+        """Take a kernel of strings in the place of the one of the same name and device, if there is one."""
+        named = [(k.device, k.name) for k in self.spec.kernels]
+        mine = kernel.device, kernel.name
+        at = named.index(mine) if mine in named else len(named)
+        if at < len(named) and not is_kept(self.spec.kernels[at].file or Path()):
+            raise ValueError(
+                f"{self.spec.name}: it has a kernel {kernel.name!r} for {kernel.device}, which is of no string; choose "
+                f"another name"
+            )
         self.become(replace(self.spec, kernels=(*self.spec.kernels[:at], kernel, *self.spec.kernels[at + 1 :])))
 
     def _refuse_domain(self, domain: Any) -> None:

@@ -65,6 +65,7 @@ class Op(Declarations, Operator, Generic[P, R]):
         self.calls: bind.Calls
         self.registered: Any = None
         """What the dispatcher has under its name, once somebody wants it there."""
+        self.defined = False  # until all of it is there, which other threads wait for
         self.__name__ = self.__qualname__ = spec.name
         self.__doc__ = spec.doc or spec.reference.__doc__
         self.__module__ = getattr(spec.reference, "__module__", __name__)
@@ -100,12 +101,13 @@ class Op(Declarations, Operator, Generic[P, R]):
 
     def define(self) -> bool:
         """Put it into the dispatcher, unless it is there."""
-        if self.registered is not None:
+        if self.defined:
             return True
         with _making:
             if self.registered is None:
                 register.register(self)
                 script.teach(self)
+                self.defined = True
         return True  # the constant that Dynamo keeps
 
     # --- what its author said ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import inspect
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -25,7 +25,6 @@ _C: Any = torch._C  # its stubs leave half of these out
 AFTER_AUTOGRAD = _C._after_autograd_keyset
 BelowADInplaceOrView = _C._AutoDispatchBelowADInplaceOrView
 BelowAutograd = _C._AutoDispatchBelowAutograd
-DelayedError = _C._functions.DelayedError
 DispatchKey = _C.DispatchKey
 DispatchKeySet = _C.DispatchKeySet
 excluded_keys = _C._dispatch_tls_local_exclude_set
@@ -70,6 +69,21 @@ def class_in_cpp(namespace: str, name: str) -> Any:
         return _C._get_custom_class_python_wrapper(namespace, name)
     except RuntimeError:
         return None
+
+
+def classes() -> list[str]:
+    """The custom classes that there are, as `namespace.Class`."""
+    owners = (schema.arguments[0].type.str() for schema in _C._jit_get_custom_class_schemas() if schema.arguments)
+    return sorted({str(name).removeprefix(CLASSES) for name in owners if str(name).startswith(CLASSES)})
+
+
+def is_taken(namespace: str) -> bool:
+    """Whether a TORCH_LIBRARY stands for a namespace, of which there may be one in a process."""
+    try:
+        torch.library.Library(namespace, "DEF")._destroy()
+    except (RuntimeError, ValueError):
+        return True
+    return False
 
 
 def class_of(value: Any) -> str | None:
@@ -267,11 +281,71 @@ def backless_mesh(*sizes: int) -> Any:
     return DeviceMesh("cpu", torch.arange(math.prod(sizes)).view(sizes), _init_backend=False, _rank=0)
 
 
+def ranks_of_group(name: str) -> list[int]:
+    """The ranks of a process group."""
+    import torch.distributed as dist
+
+    group = _C._distributed_c10d._resolve_process_group(name)
+    return list(dist.get_process_group_ranks(group))
+
+
 def torch_dispatch_rule(name: str, kind: type, rule: Callable[..., Any]) -> Callable[[], None]:
     """What torch.library.register_torch_dispatch does; what comes back takes the rule away again."""
     entry = torch._library.simple_registry.singleton.find(name)
     destroy: Callable[[], None] = entry.torch_dispatch_rules.register(kind, rule).destroy
     return destroy
+
+
+def fall_back(run: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any], signal: type[NotImplementedError]) -> bool:
+    """Let `run` answer the calls of DTensors for which an operator's strategy raises `signal`, as PyTorch decomposes
+    those for which it knows none. False: this PyTorch asks nowhere that could be watched."""
+    dispatcher, name = dtensor().dispatcher, "_propagate_op_sharding_dispatch_slow_path"
+    ask = getattr(dispatcher, name, None)
+    if ask is None or hasattr(dispatcher, "dispatch"):
+        return False
+
+    def answer(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *rest: Any) -> Any:
+        try:
+            return ask(function, args, kwargs, *rest)
+        except signal:
+            return run(function, args, kwargs)
+
+    setattr(dispatcher, name, answer)
+    return True
+
+
+def cheapest(strategies: Any, given: Iterable[Any]) -> Any:
+    """The strategy that DTensor would choose among these for tensors with these specs."""
+    from types import SimpleNamespace
+
+    from torch.distributed.tensor import _sharding_prop
+
+    schema: Any = SimpleNamespace(args_spec=tuple(given))  # all that it is asked for
+
+    choose = getattr(_sharding_prop, "_select_min_cost_strategy", None) or dtensor().propagator._select_strategy
+    return choose(strategies, schema)
+
+
+def symbolic_sizes(count: int) -> tuple[Any, list[Any]]:
+    """A mode of fake tensors, and sizes that are symbols in it: each two or more."""
+    from torch._guards import Source
+    from torch.fx.experimental import symbolic_shapes
+
+    # Dynamo has sources too, and takes a second to import. A source's name is asked for by call in older versions.
+    asked = callable(Source.name)
+    env = symbolic_shapes.ShapeEnv()
+    made = []
+    for i in range(count):
+        named: Any = (lambda self, i=i: f"size_{i}") if asked else f"size_{i}"
+        source, size = type("Size", (Source,), {"name": named})(), 5 + 2 * i
+        symbol = env.create_symbol(size, source=source, dynamic_dim=symbolic_shapes.DimDynamic.DYNAMIC)
+        made.append(env.create_symintnode(symbol, hint=size, source=source))
+    return fake_tensor_mode(shape_env=env), made
+
+
+def asked_sizes(mode: Any) -> bool:
+    """Whether anything depended on the value of such a size."""
+    return bool(mode.shape_env.guards)
 
 
 @contextlib.contextmanager

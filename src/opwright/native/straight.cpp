@@ -50,9 +50,23 @@ Straight::Straight(const c10::OperatorHandle& kernel)
             case TypeKind::BoolType:
                 kinds_.push_back(Kind::boolean);
                 break;
-            default:
-                plain_ = plain_ && *type == *c10::OptionalType::ofTensor();
-                kinds_.push_back(Kind::optional_tensor);
+            case TypeKind::StringType:
+                kinds_.push_back(Kind::text);
+                break;
+            case TypeKind::ListType: {
+                const TypeKind inside = type->expectRef<c10::ListType>().getElementType()->kind();
+                plain_ = plain_ && (inside == TypeKind::IntType || inside == TypeKind::SymIntType);
+                kinds_.push_back(Kind::integers);
+                break;
+            }
+            default: {
+                const bool booleans = *type == *c10::OptionalType::create(c10::ListType::ofBools());
+                const bool real = *type == *c10::OptionalType::create(c10::FloatType::get());
+                plain_ = plain_ && (booleans || real || *type == *c10::OptionalType::ofTensor());
+                kinds_.push_back(booleans ? Kind::optional_booleans
+                                 : real   ? Kind::optional_real
+                                          : Kind::optional_tensor);
+            }
         }
     }
     for (const c10::Argument& result : kernel.schema().returns()) {
@@ -62,8 +76,45 @@ Straight::Straight(const c10::OperatorHandle& kernel)
 }
 
 // Whether a value is of its argument's kind, and what the kernel gets of it.
-bool Straight::lend(Kind kind, const IValue& value, StableIValue& lent) {
+bool Straight::lend(Kind kind, const IValue& value, StableIValue& lent, Lists& lists) {
     switch (kind) {
+        case Kind::optional_real: {
+            if (value.isNone()) {
+                lent = bits(nullptr);
+                return true;
+            }
+            if (!value.isDouble() && !value.isInt()) return false;
+            double& real = lists.reals[lists.lists];
+            real = value.isInt() ? static_cast<double>(value.toInt()) : value.toDouble();
+            ow_inner::LentList& list = lists.list[lists.lists++] = {&real, 1};
+            lent = bits(&list);
+            return true;
+        }
+        case Kind::text: {
+            if (!value.isString()) return false;
+            const std::string& text = value.toStringRef();
+            ow_inner::LentList& list = lists.list[lists.lists++] = {text.data(), text.size()};
+            lent = bits(&list);
+            return true;
+        }
+        case Kind::optional_booleans:
+            if (value.isNone()) {
+                lent = bits(nullptr);
+                return true;
+            }
+            [[fallthrough]];
+        case Kind::integers: {
+            if (!value.isList()) return false;
+            const auto given = value.toListRef();
+            if (lists.used + given.size() > std::size(lists.numbers)) return false;
+            ow_inner::LentList& list = lists.list[lists.lists++] = {lists.numbers + lists.used, given.size()};
+            for (const IValue& each : given) {
+                if (!each.isInt() && !each.isBool()) return false;
+                lists.numbers[lists.used++] = each.isInt() ? each.toInt() : each.toBool();
+            }
+            lent = bits(&list);
+            return true;
+        }
         case Kind::optional_tensor:
             if (value.isNone()) {
                 lent = bits(nullptr);
@@ -93,12 +144,13 @@ bool Straight::run(size_t base, torch::jit::Stack* stack) const {
     const auto kernel = offered_->load(std::memory_order_acquire);
     if (kernel == nullptr || !plain_ || stack->size() - base != kinds_.size()) return false;
     StableIValue lent[most];
+    Lists lists;
     for (size_t i = 0; i < kinds_.size(); ++i) {
-        if (!lend(kinds_[i], (*stack)[base + i], lent[i])) return false;
+        if (!lend(kinds_[i], (*stack)[base + i], lent[i], lists)) return false;
     }
     static_assert(sizeof(at::Tensor) == sizeof(void*));
     using Handle = AtenTensorHandle;
-    c10::SmallVector<at::Tensor, 4> results;
+    c10::SmallVector<at::Tensor, 8> results;
     kernel({lent, kinds_.size(), results_, &results,
             [](void* to, Handle result) {
                 static_cast<decltype(results)*>(to)->push_back(*reinterpret_cast<const at::Tensor*>(result));

@@ -23,10 +23,27 @@ class Straight {
     bool run(size_t base, torch::jit::Stack* stack) const;
 
   private:
-    enum class Kind { tensor, optional_tensor, real, integer, boolean };
-    static constexpr size_t most = 16;
+    enum class Kind {
+        tensor,
+        optional_tensor,
+        real,
+        optional_real,
+        integer,
+        boolean,
+        text,
+        integers,
+        optional_booleans
+    };
+    static constexpr size_t most = 32;
 
-    static bool lend(Kind kind, const c10::IValue& value, StableIValue& lent);
+    // What lists hold, while a kernel runs.
+    struct Lists {
+        ow_inner::LentList list[most];
+        int64_t numbers[2 * most];
+        double reals[most];
+        size_t lists = 0, used = 0;
+    };
+    static bool lend(Kind kind, const c10::IValue& value, StableIValue& lent, Lists& lists);
 
     bool plain_ = true;  // all arguments and results are of these kinds
     c10::SmallVector<Kind, most> kinds_;

@@ -53,6 +53,23 @@ def near_zero_only(x: Tensor) -> Tensor:
     return x * x + 1
 
 
+@ow.op(namespace="broken")
+def by_its_reference(x: Tensor) -> Tensor:
+    """The kernel has the reference do it."""
+    return x * x + 1
+
+
+@by_its_reference.kernel("cpu", DENSE)
+def _(x: Tensor) -> Tensor:
+    out: Tensor = by_its_reference.reference(x)
+    return out
+
+
+@by_its_reference.samples
+def _(make: ow.Maker) -> Iterator[Any]:
+    yield make(9)
+
+
 _each: ow.Op[..., Any]
 for _each in (by_address, by_shape, by_count, now_and_then, handed_out_again, small_only, near_zero_only):
 

@@ -53,6 +53,10 @@ Tensor early_maximum_cpu(const Tensor& x) {
     return softmax(x, [](auto* in, int64_t n) { return maximum(in, std::min<int64_t>(n, 24)); });
 }
 
+Tensor wide_maximum_cpu(const Tensor& x) {
+    return softmax(x, [](auto* in, int64_t n) { return maximum(in, std::min<int64_t>(n, 1024)); });
+}
+
 Tensor dead_row_cpu(const Tensor& x) {
     return each_row(x, [&](auto* in, auto* to, int64_t n) {
         using T = std::remove_pointer_t<decltype(to)>;
@@ -165,6 +169,7 @@ Tensor zeros_skipped_cpu(const Tensor& x) {
 
 OPWRIGHT_KERNEL(no_maximum, CPU, no_maximum_cpu);
 OPWRIGHT_KERNEL(early_maximum, CPU, early_maximum_cpu);
+OPWRIGHT_KERNEL(wide_maximum, CPU, wide_maximum_cpu);
 OPWRIGHT_KERNEL(dead_row, CPU, dead_row_cpu);
 OPWRIGHT_KERNEL(zero_row, CPU, zero_row_cpu);
 OPWRIGHT_KERNEL(clipped, CPU, clipped_cpu);

@@ -38,6 +38,13 @@ def early_maximum(x: Tensor) -> Tensor:
 
 
 @ow.op(namespace="broken")
+def wide_maximum(x: Tensor) -> Tensor:
+    """Softmax; the maximum is that of a row's first 1024 elements."""
+    matrix(x)
+    return torch.softmax(x, -1)
+
+
+@ow.op(namespace="broken")
 def clipped(x: Tensor) -> Tensor:
     """x³, of numbers up to 100 only."""
     return x * x * x
@@ -112,7 +119,7 @@ def zeros_skipped(x: Tensor) -> Tensor:
 
 
 _each: ow.Op[..., Any]
-for _each in (no_maximum, early_maximum, one_pass, dead_row, zero_row):
+for _each in (no_maximum, early_maximum, wide_maximum, one_pass, dead_row, zero_row):
 
     @_each.samples
     def _(make: ow.Maker) -> Iterator[Any]:

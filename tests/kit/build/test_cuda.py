@@ -138,10 +138,10 @@ def test_the_example_of_the_documents_compiles(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_every_kernel_of_the_library_compiles_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.broken_ops.cuda import load
+    from tests.broken_ops.cuda import BROKEN_ON_CUDA
 
     monkeypatch.setenv("OPWRIGHT_CUDA_ARCH", "9.0")
-    _ = load()
+    assert all(broken.op for broken in BROKEN_ON_CUDA)
     made = {k.library for op in registry.operators() for k in op.kernels if k.library and k.device == "cuda"}
     assert len(made) >= 6
     with ThreadPoolExecutor(os.cpu_count()) as pool:

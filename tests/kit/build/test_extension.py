@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import opwright as ow
-from opwright.kit.build import cache, compile, header, program, toolchain
+from opwright.kit.build import cache, compile, header, program, registered, toolchain, trial
 from opwright.kit.build.plan import Plan
 from opwright.kit.spec.options import Options
 from tests.kit.build.nvcc import needs_nvcc
@@ -68,6 +68,24 @@ def test_a_module_is_built_once_and_again_when_a_header_changes(sources: Path, m
     (sources / "answer.h").write_text("#define ANSWER 43\n", encoding="utf-8")
     again = ow.load_extension(sources / "box.cpp", name="box_of_mine")
     assert (again.answer(), made.answer()) == (43, 42)  # the former one is still what it was
+    assert sys.modules["box_of_mine"] is again
+    (sources / "answer.h").write_text("#define ANSWER 42\n", encoding="utf-8")
+    other = sources / "other"
+    other.mkdir()
+    assert ow.load_extension(sources / "box.cpp", name="box_of_mine", build_directory=other) is made
+    assert sys.modules["box_of_mine"] is made
+    assert [f.name for f in other.iterdir()] == ["box_of_mine.so"]
+
+
+def test_flags_are_read_as_a_shell_reads_them_and_what_fails_at_its_import_says_why(sources: Path) -> None:
+    text = MODULE.replace('"answer.h"', "<cstring>").replace("return ANSWER;", "return std::strlen(WORD);")
+    (sources / "box.cpp").write_text(text, encoding="utf-8")
+    made = ow.load_extension(sources / "box.cpp", name="box_flags", extra_cflags=["-O0 -w", "-DWORD='\"hello\"'"])
+    assert made.answer() == 5
+    broken = text.replace('m.def("answer"', 'pybind11::module_::import("nowhere_at_all");\n    m.def("answer"')
+    (sources / "box.cpp").write_text(broken, encoding="utf-8")
+    with pytest.raises(ow.BuildError, match=r"cannot be loaded.*No module named 'nowhere_at_all'"):
+        ow.load_extension(sources / "box.cpp", name="box_broken", extra_cflags=["-O0 -w", "-DWORD='\"hello\"'"])
 
 
 def test_a_source_that_does_not_compile_is_shown_and_can_be_mended(sources: Path) -> None:
@@ -102,6 +120,48 @@ def test_registrations_take_effect_and_other_ones_under_their_names_are_refused(
     assert torch.ops.extension_ops.same(torch.ones(2)).tolist() == [1.0, 1.0]
 
 
+def test_what_a_library_registers_is_asked_of_it_and_not_read_from_its_source(tmp_path: Path) -> None:
+    """Its source hides the namespace and the schema from whoever only reads it."""
+    hidden = OPERATOR.replace("extension_ops", "SPACE").replace('m.def("same', 'm.def(""\n"same')
+    hidden = "#define SPACE hidden_ops\n" + hidden
+    file = tmp_path / "ops.cpp"
+    file.write_text(hidden, encoding="utf-8")
+    with pytest.raises(ow.BuildError, match=r"make no Python module of that name.*is_python_module=False"):
+        ow.load_extension(file, name="hidden_ops")
+    ow.load_extension(file, name="hidden_ops", is_python_module=False)  # as it said
+    file.write_text(hidden + "// edited\n", encoding="utf-8")
+    with pytest.raises(ow.BuildError, match="hidden_ops: it registers hidden_ops::same, which this process has"):
+        ow.load_extension(file, name="hidden_ops", is_python_module=False)
+    assert torch.ops.hidden_ops.same(torch.ones(2)).tolist() == [1.0, 1.0]
+
+
+def test_a_schema_that_does_not_parse_is_an_error_and_the_process_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "ops.cpp"
+    file.write_text(OPERATOR.replace("extension_ops", "bad_ops").replace("x) ->", "x ->"), encoding="utf-8")
+    with pytest.raises(ow.BuildError, match="bad_ops: it is built, and what it registers ends the process that loads"):
+        ow.load_extension(file, name="bad_ops", is_python_module=False)
+    assert not hasattr(torch.ops.bad_ops, "same")
+
+
+def test_classes_that_pytorch_would_take_for_one_another_are_told_apart(tmp_path: Path) -> None:
+    """As the classes of two libraries: by their names in C++, unless they are in an unnamed namespace."""
+    library = tmp_path / "library.so"
+    content = b"_ZN5torch7LibraryC\0N3c1014tagged_capsuleI3BoxEE\0*N3c1014tagged_capsuleIN12_GLOBAL__N_13OwnEEE\0"
+    library.write_bytes(content)
+    found = trial.registrations("boxes", library)
+    assert found == {"types": ["3Box"]}  # what cannot be loaded registers nothing
+    one, two = (cache.Entry(library, {"key": key, "registers": found}) for key in ("k1", "k2"))
+    registered._types["3Box"] = "boxes_one"
+    try:
+        with pytest.raises(ow.BuildError, match=r"its class Box has the name in C\+\+ of a class of boxes_one"):
+            registered.opening("boxes_two", two)
+        registered._opened.add("k1")
+        registered.opening("boxes_one", one)
+    finally:
+        registered._types.clear()
+        registered._opened.discard("k1")
+
+
 def test_what_is_no_module_says_so(tmp_path: Path) -> None:
     (tmp_path / "none.cpp").write_text("int value;\n", encoding="utf-8")
     with pytest.raises(ow.BuildError, match=re.escape("write PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)")):
@@ -124,6 +184,8 @@ def test_what_is_no_module_says_so(tmp_path: Path) -> None:
         ({"sources": 3, "name": "a"}, TypeError, "a: sources must be a tuple of paths, got 3"),
         ({"sources": "box.cpp", "name": "a", "extra_cflags": "-O2"}, TypeError, "write extra_cflags=('-O2',)"),
         ({"sources": "box.cpp", "name": "a", "build_directory": "away"}, FileNotFoundError, "no build_directory"),
+        ({"sources": ["box.cpp", "answer.h"], "name": "a"}, ValueError, "a: answer.h is a header, and no source"),
+        ({"sources": "box.cpp", "name": "a", "extra_cflags": ["-DA='"]}, ValueError, "are read as a shell reads them"),
     ],
 )
 def test_bad_arguments_are_refused(
@@ -167,7 +229,12 @@ def test_what_comes_before_the_header_says_whether_it_can_be_precompiled(tmp_pat
     }
     for text, begins in texts.items():
         file.write_text(text, encoding="utf-8")
-        assert header.begins(file) is begins, text
+        assert header.begins(Plan("a", (file,), extension=True), file) is begins, text
+    # In angle brackets too, a header of the project may set what PyTorch's look at.
+    (tmp_path / "vector").write_text("#define STRIP_ERROR_MESSAGES 1\n", encoding="utf-8")
+    file.write_text("#include <vector>\n#include <torch/extension.h>\n", encoding="utf-8")
+    for options in (Options(include=(str(tmp_path),)), Options(cxxflags=("-isystem", str(tmp_path)))):
+        assert not header.begins(Plan("a", (tmp_path / "src" / "a.cpp",), options, extension=True), file)
 
 
 def test_the_header_is_one_for_its_flags_and_can_be_switched_off(

@@ -301,7 +301,8 @@ def test_a_source_that_does_not_compile_is_compiled_once_until_it_is_mended(work
     """)
     tried = [str([True] * 3)] * 3
     assert done.stdout.splitlines() == [*tried, KERNEL_RAN], done.stderr
-    assert done.stderr.count("building times/cpu.cpp") == 4, done.stderr
+    # The last twice: a header that a macro names is known once it was compiled with, and then belongs to the key.
+    assert done.stderr.count("building times/cpu.cpp") == 5, done.stderr
 
 
 def test_a_kernel_that_is_not_bound_is_named(workshop: Workshop) -> None:

@@ -33,10 +33,14 @@ def lent_same(x: Tensor) -> Tensor:
     return x * 1
 
 @ow.op
-def lent_together(x: Tensor, y: Tensor) -> Tensor:
+def lent_together(x: Tensor, y: Tensor, *, sizes: list[int] = [], word: str = "", share: float | None = 1) -> Tensor:
     return x * 0 + y * 0
 
-for op in (lent_keep, lent_kept, lent_same, lent_together):
+@ow.op
+def lent_lists(x: Tensor, *, sizes: list[int] = [1, 2], word: str = "add", share: float | None = None) -> Tensor:
+    return x * (1 if share is None else share) + (sum(sizes) if word == "add" else len(word) * len(sizes))
+
+for op in (lent_keep, lent_kept, lent_same, lent_together, lent_lists):
     op.kernel_file("cpu.cpp", ow.Domain(dtypes=(torch.float32,)))
 """
 KERNELS = """
@@ -60,12 +64,22 @@ Tensor lent_kept_cpu(const Tensor&) { return map([](float v) { return v; }, kept
 Tensor lent_same_cpu(const Tensor& x) { return x; }
 
 // Tensors that are lent lie side by side; those that cross PyTorch's boxes are allocated one by one.
-Tensor lent_together_cpu(const Tensor& x, const Tensor& y) {
+Tensor lent_together_cpu(const Tensor& x, const Tensor& y, const std::vector<int64_t>&, const std::string&,
+                         const std::optional<double>&) {
     const auto place = [](const Tensor& t) { return reinterpret_cast<const char*>(t.get()); };
     const float together = place(y) - place(x) == sizeof(void*);
     return map([=](float) { return together; }, x);
 }
 
+Tensor lent_lists_cpu(const Tensor& x, const std::vector<int64_t>& sizes, const std::string& word,
+                      const std::optional<double>& share) {
+    int64_t all = 0;
+    for (const int64_t each : sizes) all += each;
+    const float more = float(word == "add" ? all : int64_t(word.size() * sizes.size())), s = float(share.value_or(1));
+    return map([=](float v) { return v * s + more; }, x);
+}
+
+OPWRIGHT_KERNEL(lent_lists, CPU, lent_lists_cpu);
 OPWRIGHT_KERNEL(lent_together, CPU, lent_together_cpu);
 OPWRIGHT_KERNEL(lent_keep, CPU, lent_keep_cpu);
 OPWRIGHT_KERNEL(lent_kept, CPU, lent_kept_cpu);
@@ -93,6 +107,17 @@ def test_every_argument_arrives(ops: Any, recorded: bool) -> None:
             assert out.requires_grad == recorded
 
 
+def test_lists_texts_and_what_may_be_absent_arrive(ops: Any) -> None:
+    x = torch.randn(3, 4)
+    for _ in range(2):  # the first call goes through Python
+        for sizes in ([], [5], [1, -2, 3], list(range(100))):
+            for word in ("", "add", "a word that is longer than what fits beside a text's length"):
+                for share in (None, 0.5, 2):
+                    found = ops.lent_lists(x, sizes=sizes, word=word, share=share)
+                    expected = ops.lent_lists.reference(x, sizes=sizes, word=word, share=share)
+                    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 @pytest.mark.skipif(native.available() is not None, reason="opwright's own C++ is not built")
 def test_tensors_are_lent(ops: Any) -> None:
     x, y = torch.ones(1), torch.ones(1)
@@ -100,7 +125,7 @@ def test_tensors_are_lent(ops: Any) -> None:
     assert ops.lent_together(x, y).item() == 1
     assert torch.ops.user.lent_together(x, y).item() == 1
     overload = ops.lent_together.kernels[0].overload
-    assert overload(x, y).item() == 0  # by way of the dispatcher
+    assert overload(x, y, [], "", None).item() == 0  # by way of the dispatcher
 
 
 def test_what_a_kernel_keeps_stays(ops: Any) -> None:

@@ -206,6 +206,36 @@ def test_a_function_without_a_gradient_says_so_when_it_is_differentiated() -> No
         assert not made.halved(x, 0.0).requires_grad
 
 
+def by_hand(f: Callable[..., Any]) -> None:
+    with torch.autograd.forward_ad.dual_level():
+        f(torch.autograd.forward_ad.make_dual(torch.ones(2), torch.ones(2)))
+
+
+ASKED: dict[str, Callable[[Callable[..., Any], Tensor], Any]] = {
+    "grad": lambda f, x: torch.autograd.grad((f(x) + x).sum(), x),
+    "unused": lambda f, x: torch.autograd.grad(f(x).sum(), x, allow_unused=True),
+    "inputs": lambda f, x: (f(x) * x).sum().backward(inputs=[x]),
+    "func.grad": lambda f, x: torch.func.grad(lambda v: (f(v) + v).sum())(x.detach()),
+    "func.jvp": lambda f, x: torch.func.jvp(lambda v: f(v) + v, (x.detach(),), (torch.ones(2),)),
+    "forward_ad": lambda f, x: by_hand(f),
+    "vmap": lambda f, x: torch.func.vmap(torch.func.grad(lambda v: (f(v) + v).sum()))(torch.ones(2, 2)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("way", ASKED)
+def test_a_gradient_that_is_not_there_is_refused_in_whatever_way_it_is_asked_for(way: str) -> None:
+    made = ow.inline(SOURCES, functions={"halved": "half of x", "both": "", "none": ""})
+    with pytest.raises(RuntimeError, match="halved: it has no gradient, as a function of source strings"):
+        ASKED[way](lambda x: made.halved(x, 0.0), torch.ones(2, requires_grad=True))
+
+
+def test_a_result_without_a_gradient_can_be_written_to() -> None:
+    made = ow.inline(SOURCES, functions={"halved": "half of x", "both": "", "none": ""})
+    out = made.halved(torch.ones(2, requires_grad=True), 0.0)
+    assert out.mul_(4).tolist() == [2.0, 2.0]
+
+
 def test_a_function_that_is_declared_and_not_defined_is_told_by_name() -> None:
     with pytest.raises(ow.BuildError, match=r"the sources declare declared\(torch::stable::Tensor const&\), and none"):
         ow.inline(SOURCES, functions="declared")

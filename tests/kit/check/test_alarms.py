@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,3 +153,24 @@ def test_a_reference_that_takes_nothing_is_told_and_not_a_crash(tmp_path: Path) 
     report = ow.check(ow.load(tmp_path / "op.py").takes_nothing)
     assert not report.passed
     assert "tahn" in str(report)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_an_order_of_additions_that_changes_is_for_determinism_alone_to_judge(declared: bool) -> None:
+    @ow.op(name=f"alarm_shuffled_{declared}", deterministic=not declared)
+    def shuffled(x: Tensor) -> Tensor:
+        return x.sum(-1)
+
+    @shuffled.kernel("cpu", ow.Domain(dtypes=(torch.float32,)))
+    def _(x: Tensor) -> Tensor:
+        order = random.sample(range(x.shape[-1]), x.shape[-1])
+        return x[..., order].sum(-1)
+
+    @shuffled.samples
+    def _(make: ow.Maker) -> Iterator[Tensor]:
+        yield make(3, 2000)
+
+    report = ow.check(shuffled, only=["determinism", "memory", "state"], rung=shuffled.name)
+    failed = {f.property for f in report.failures}
+    assert failed == (set() if declared else {"determinism"}), report
+    assert not any("initialised" in f.message for f in report.failures)

@@ -40,6 +40,13 @@ def test_nothing_is_found_in_an_awkward_operator(name: str) -> None:
     passes(operator(*name.split("/")))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_found_by_a_search_in_an_awkward_operator(name: str) -> None:
+    report = ow.check(operator(*name.split("/")), only=["coverage"])
+    assert report.passed, report
+
+
 LONG = {"lltm", "lltm_cell", "linear", "axpby", "spmm", "sddmm", "spmm_max", "conv_bn", "track_statistics"}
 """The operators whose whole check takes long."""
 

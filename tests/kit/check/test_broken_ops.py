@@ -11,7 +11,7 @@ import opwright as ow
 from tests.broken_ops import BROKEN, FOLDER, Broken
 from tests.kit.check import catalogue
 
-NEW = ("values", "shapes", "indexing", "cheats")
+NEW = ("values", "shapes", "indexing", "cheats", "reached")
 FEW = {
     "no_maximum", "tiny_dropped", "whole_in_doubles", "half_away", "dead_row", "one_length", "square_unchanged",
     "four_million", "eight_tensors", "zero_kept", "sorted_only", "wraps_around", "by_address", "by_count",

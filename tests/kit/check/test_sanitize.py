@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not sanitize.runtimes(), reason="this compiler b
 
 
 def sanitized(op: ow.Op[..., Any], **choice: Any) -> Report:
-    report = ow.check(op, only=["sanitize"], **choice)
+    report: Report = ow.check(op, only=["sanitize"], **choice)
     report.raise_if_failed()
     assert report.cases > 0
     return report

@@ -326,3 +326,40 @@ def test_an_operator_may_be_declared_not_deterministic() -> None:
 def test_nothing_to_change_is_not_a_case() -> None:
     with pytest.raises(NotApplicable, match="nothing of it to change"):
         changed("2^3", torch.ones(2, dtype=torch.int64))
+
+
+def test_a_number_that_a_dtype_does_not_hold_is_rounded_before_it_multiplies() -> None:
+    """0.1 · x may look exact in float64; a kernel that rounds once is right all the same."""
+
+    def reference(sample: ow.Sample) -> list[Tensor | None]:
+        a, x = sample.args
+        return [a + 0.1 * x]
+
+    a, x = torch.tensor([0.14969682693481445]), torch.tensor([-1.4978653192520142])
+    once = (a.double() + float(torch.tensor(0.1)) * x.double()).float()  # as a fused multiply-add has it
+    assert once != reference(ow.Sample((a, x)))[0]
+    Oracle(reference, ow.Sample((a, x))).judge([once])
+    with pytest.raises(Finding, match="off by"):
+        Oracle(reference, ow.Sample((a, x))).judge([once + 1e-6])
+
+
+def test_what_an_operator_writes_is_not_what_its_reference_starts_from() -> None:
+    """The reference may be asked again after the kernel has run, where that rounds otherwise."""
+    from opwright.kit.check.properties import special
+
+    @ow.op(name="grown", namespace="written_twice", mutates=("x",))
+    def grown(x: Tensor, y: Tensor) -> None:
+        x.copy_(x + 0.1 * (y - x))
+
+    @grown.samples
+    def _(make: ow.Maker) -> Iterator[Any]:
+        yield make(64), make(64)
+
+    @grown.kernel("cpu")
+    def kernel(x: Tensor, y: Tensor) -> None:
+        x.copy_(x.double() + 0.1 * (y.double() - x.double()))
+
+    subject = Subject(grown, "cpu")
+    for case in special.cases(subject):
+        if case.extra in ("large", "subnormal"):
+            special.check(subject, case)

@@ -14,6 +14,7 @@ import opwright as ow
 from opwright.kit.build.library import Library
 from opwright.kit.cpp import header, messages, project
 from opwright.kit.dispatch import native
+from tests.kit.cpp import workplace
 
 
 def keys_of(*operators: ow.Op[..., object]) -> dict[Library, str]:
@@ -122,3 +123,19 @@ def test_what_is_written_stays_where_nothing_changes(tmp_path: Path) -> None:
     assert re.search(
         r"definitions_of_tried_0 \[\[OPWRIGHT_NAMESPACE=opwright\]\] \[\[OPWRIGHT_KEY=tried_\w+_0\]\]", listing
     )
+
+
+@workplace.needs_cmake
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_another_version_of_torch_is_refused_whenever_it_is_found(tmp_path: Path, when: str) -> None:
+    """What find_package(Torch) leaves behind is all that is compared, so that another torch need not be there."""
+    other = tmp_path / "other"
+    (other / "include" / "torch" / "headeronly").mkdir(parents=True)
+    lines = "".join(f"#define TORCH_VERSION_{part} {n}\n" for part, n in (("MAJOR", 1), ("MINOR", 2), ("PATCH", 3)))
+    (other / "include" / "torch" / "headeronly" / "version.h").write_text(lines)
+    folder = workplace.write_operator(tmp_path / "halved", "compared_ops")
+    body = [f"opwright_add_operators(mine {folder})"]
+    body.insert(0 if when == "before" else 1, f"set(TORCH_INSTALL_PREFIX {other})")
+    done = workplace.configure(workplace.write_project(tmp_path / "project", "\n".join(body)), tmp_path / "build")
+    assert done.returncode != 0
+    assert f"find_package(Torch) found 1.2.3 in {other}" in " ".join(done.stderr.split())

@@ -14,6 +14,8 @@ HERE = Path(__file__).parent
 
 def run(script: str, processes: int, *args: str, timeout: float = 300, **environment: str) -> dict[str, Any]:
     """What a script's first process prints last, a line of JSON."""
+    # Theirs too: the package may be found by it, and another one without.
+    path = os.pathsep.join(filter(None, (str(HERE.parents[2]), os.environ.get("PYTHONPATH"))))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     done = subprocess.run(
         [*torchrun, str(HERE / script), *args],
@@ -21,7 +23,7 @@ def run(script: str, processes: int, *args: str, timeout: float = 300, **environ
         text=True,
         timeout=timeout,
         cwd=HERE.parents[2],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[2]), **environment},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **environment},
     )
     assert done.returncode == 0, done.stderr[-6000:]
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])

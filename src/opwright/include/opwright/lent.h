@@ -53,6 +53,9 @@ template <class T>
 constexpr bool is_number = std::is_same_v<T, double> || std::is_same_v<T, int64_t> || std::is_same_v<T, bool>;
 template <class T>
 constexpr bool is_optional_tensor = std::is_same_v<Stable<T>, std::optional<Tensor>>;
+template <class T>
+constexpr bool is_lent_list = std::is_same_v<T, std::string> || std::is_same_v<T, std::vector<int64_t>> ||
+                              std::is_same_v<T, Wanted> || std::is_same_v<T, std::optional<double>>;
 template <class R>
 constexpr bool gives_tensors = is_tensor<std::decay_t<R>>;
 template <class... R>
@@ -66,8 +69,9 @@ struct Lending;
 template <class R, class... A, R (*function)(A...)>
 struct Lending<function> {
     static constexpr bool possible =
-        ((is_tensor<Owned<A>> || is_optional_tensor<Owned<A>> || is_number<Owned<A>>) && ...) && gives_tensors<R> &&
-        sizeof(Tensor) == sizeof(std::shared_ptr<AtenTensorOpaque>);
+        ((is_tensor<Owned<A>> || is_optional_tensor<Owned<A>> || is_number<Owned<A>> || is_lent_list<Owned<A>>) &&
+         ...) &&
+        gives_tensors<R> && sizeof(Tensor) == sizeof(std::shared_ptr<AtenTensorOpaque>);
 
     static void run(const char* op, const Lent& call) {
         if constexpr (possible) {
@@ -105,6 +109,20 @@ struct Lending<function> {
     static Stable<T> received(const Lent& call, const std::shared_ptr<Tensors>& frame, StableIValue value) {
         if constexpr (is_number<T>) {
             return torch::stable::detail::to<T>(value);
+        } else if constexpr (std::is_same_v<T, std::string>) {
+            const auto* const text = torch::stable::detail::to<const LentList*>(value);
+            return std::string(static_cast<const char*>(text->data), text->size);
+        } else if constexpr (std::is_same_v<T, std::optional<double>>) {
+            const auto* const real = torch::stable::detail::to<const LentList*>(value);
+            return real ? T(*static_cast<const double*>(real->data)) : std::nullopt;
+        } else if constexpr (is_lent_list<T>) {
+            const auto* const list = torch::stable::detail::to<const LentList*>(value);
+            if constexpr (std::is_same_v<T, Wanted>) {
+                if (list == nullptr) return std::nullopt;
+            }
+            const auto* const first = static_cast<const int64_t*>(list->data);
+            using List = std::conditional_t<std::is_same_v<T, Wanted>, std::vector<bool>, T>;
+            return List(first, first + list->size);
         } else {
             const auto handle = torch::stable::detail::to<AtenTensorHandle>(value);
             if constexpr (is_optional_tensor<T>) {

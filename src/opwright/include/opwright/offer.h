@@ -7,7 +7,14 @@
 namespace opwright {
 namespace ow_inner {
 
-// A call. Tensors are handles that the caller owns, null for one that is absent; numbers are as in any StableIValue.
+// A text, the whole numbers of a list (of truths, 0 and 1), or a number that may be absent.
+struct LentList {
+    const void* data;
+    uint64_t size;
+};
+
+// A call. Tensors are handles that the caller owns, null for one that is absent; numbers are as in any StableIValue;
+// texts, lists and what else may be absent are pointers to a LentList, null where there is none.
 struct Lent {
     const StableIValue* arguments;
     uint64_t count;

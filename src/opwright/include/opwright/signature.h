@@ -61,6 +61,11 @@ constexpr bool is_other_integer = std::is_integral_v<T> && word<T>() == nullptr;
 template <class T>
 constexpr bool is_result = is_tensor<std::decay_t<T>> || is_list_of_tensors<T>;
 
+// Whether a function may write to what it takes: a Tensor&, alone, in a list or an optional.
+template <class T>
+constexpr bool is_written =
+    std::is_lvalue_reference_v<T> && !std::is_const_v<std::remove_reference_t<T>> && std::is_same_v<Inside<T>, Tensor>;
+
 // The words for several types, after a mark that tells what they are.
 template <size_t count>
 struct Words {
@@ -70,17 +75,18 @@ struct Words {
     static constexpr Words of(char mark) {
         Words words;
         words.text[0] = mark;
-        (words.add(word<Inside<T>>(), Crossed<T>::after), ...);
+        (words.add(word<Inside<T>>(), Crossed<T>::after, is_written<T>), ...);
         return words;
     }
 
   private:
-    constexpr void add(const char* word, const char* after) {
+    constexpr void add(const char* word, const char* after, bool written) {
         size_t at = 1;
         while (text[at]) ++at;
         if (at > 1) text[at++] = ',';
         while (word && *word) text[at++] = *word++;
         while (*after) text[at++] = *after++;
+        if (written) text[at++] = '!';
     }
 };
 

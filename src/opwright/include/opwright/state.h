@@ -3,10 +3,12 @@
 //
 //     #include <opwright/state.h>
 //
+//     namespace {  // so that no other library's Counter is taken for this one
 //     struct Counter : State {
 //         int64_t next() { return ++*count.lock(); }
 //         Guarded<int64_t> count{0};
 //     };
+//     }  // namespace
 //
 //     OPWRIGHT_CLASS(Counter, c) {
 //         c.def(torch::init<>()).def("next", &Counter::next);

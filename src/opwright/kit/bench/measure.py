@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from opwright.kit.bench import memory
+from opwright.kit.bench import honest, memory
 from opwright.kit.bench.given import Given
 from opwright.kit.bench.limits import Limits
 from opwright.kit.bench.spread import Spread, speedup, verdict
@@ -76,16 +77,27 @@ def measure(
         return list(rows.values())
     tell("timing", "forward")
     where = torch.device(device)
-    passes: dict[str, list[Readings]] = {
-        "forward": in_turns([_forward(w, right[w.name]) for w in good], clock_for(where), seconds=seconds)
-    }
+    renew = honest.Renewal(given)
+    calls = [_forward(w, right[w.name]) for w in good]
+    passes: dict[str, list[Readings]] = {"forward": in_turns(calls, clock_for(where), seconds=seconds, renew=renew)}
     if incoming is not None:
         tell("timing", "forward+backward")
         steps = [_training(w, right[w.name], incoming if w.same else None) for w in good]
-        passes["forward_backward"] = in_turns(steps, clock_for(where), seconds=seconds)
+        passes["forward_backward"] = in_turns(steps, clock_for(where), seconds=seconds, renew=renew)
     for name, found in passes.items():
         for way, readings in zip(good, found, strict=True):
             rows[way.name].update(_figures(name, found[0], readings))
+    tell("verifying", "again, after timing")
+    for way, call, readings in zip(good, calls, passes["forward"], strict=True):
+        usual, of_baseline = (median(r.device) for r in (readings, passes["forward"][0]))
+        try:
+            if way.same and way.prepare is None and way is not good[0]:
+                honest.refuse_kept(call, renew, usual, calls[0], of_baseline)
+        except Finding as f:
+            rows[way.name] = _wrong(op, case, way, dtype, device, f)
+    for way, finding in _wrong_again(op, case, given, good, dtype, device).items():
+        rows[way.name] = _wrong(op, case, way, dtype, device, finding)
+    good = [w for w in good if rows[w.name]["status"] == "ok"]
     least = {"forward": cost, "forward_backward": _both(op, sample, cost, dtype, device)}
     tell("weighing", "")
     for way in good:
@@ -98,6 +110,36 @@ def measure(
             said = explain(op, *right[way.name].fresh(grad=incoming is not None).args, **given.fresh().kwargs)
             row.update(runs=said.runs, steps=[vars(step) for step in said.steps])
     return list(rows.values())
+
+
+def _wrong(op: Op[..., Any], case: Case, way: Variant, dtype: torch.dtype, device: str, finding: Finding) -> Row:
+    """The row of a variant whose times say nothing."""
+    return {**blank(op, case, way, spell(dtype), device), "status": "wrong", "why": f"when timed, {finding.message}"}
+
+
+def _wrong_again(
+    op: Op[..., Any], case: Case, given: Given, ways: list[Variant], dtype: torch.dtype, device: str
+) -> dict[Variant, Finding]:
+    """The variants that are wrong for other values in the same memory, after all those calls."""
+    found: dict[Variant, Finding] = {}
+    if op.random:
+        return found
+    try:
+        put = honest.write(given, _given(op, case.arguments(op, Maker(dtype, device, seed=2))))
+        truth, incoming = _truth(op, given, dtype)
+        kinds = honest.kinds_of(op.reference, given)
+    except Exception:  # its author's cases take one kind of values
+        return found
+    for way in ways:
+        if way.same and way.prepare is None:
+            try:
+                honest.refuse_lazy(way.function, given, kinds)
+                honest.judge_again(way.function, given, put, truth, incoming)
+            except Finding as f:
+                found[way] = f
+            except Exception as e:
+                found[way] = Finding(f"it raised {trouble(e)['why']}")
+    return found
 
 
 def blank(op: Op[..., Any], case: Case, way: Variant, dtype: str, device: str) -> Row:

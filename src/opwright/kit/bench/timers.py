@@ -127,9 +127,11 @@ def clock_for(device: torch.device) -> Clock:
 
 
 def in_turns(
-    calls: Sequence[Call], clock: Clock, *, seconds: float, least: int = 15, most: int = 400
-) -> list[Readings]:
-    """Readings of each call, taken in turns and in a new order each round, so that a noisy machine hurts all alike."""
+    calls: Sequence[Call], clock: Clock, *, seconds: float, least: int = 15, most: int = 400,
+    renew: Callable[[], None] = lambda: None,
+) -> list[Readings]:  # fmt: skip
+    """Readings of each call, taken in turns and in a new order each round, so that a noisy machine hurts all alike;
+    `renew` changes their inputs before each."""
     for call in calls:
         clock.warm(call)
     found = [Readings() for _ in calls]
@@ -147,6 +149,7 @@ def in_turns(
                 break
             shuffle(order)
             for i in order:
+                renew()
                 clock.read(calls[i], found[i])
     finally:
         if collecting:

@@ -45,7 +45,18 @@ class Bound:
     file: str
     line: str
     results: str
-    parameters: str
+    taken: str
+    """The parameters' types; an exclamation mark stands after those that the function may write to."""
+
+    @property
+    def parameters(self) -> str:
+        """Their types alone."""
+        return self.taken.replace("!", "")
+
+    @property
+    def written(self) -> list[int]:
+        """The places of those that the function may write to."""
+        return [i for i, word in enumerate(self.taken.split(",")) if word.endswith("!")]
 
     def place(self, folder: Path) -> str:
         """Where it stands: with its folder, as an editor opens it, where that is the given one."""

@@ -26,7 +26,8 @@ ABOUT = "about.json"
 DAY = 86400
 MARKED = 3600
 """Seconds for which the mark of an entry's use is good enough."""
-PARTS = ("entries", "building", "locks", "logs", "sources")
+HEADERS = "headers"
+PARTS = ("entries", "building", "locks", "logs", "sources", HEADERS)
 
 
 def folder() -> Path:
@@ -161,15 +162,14 @@ def _mark(place: Path) -> None:
 
 
 def read(place: Path, *, prebuilt: bool = False) -> Entry | None:
-    """The entry in a folder, if it is whole and fresh. Raise when somebody else could have written its files."""
+    """The entry in a folder, if it is whole. Raise when somebody else could have written its files."""
     try:
         about = json.loads(_read(place / ABOUT, prebuilt)[0])
         library, seen = _read(place / LIBRARY, prebuilt)
         whole = hashlib.sha256(library).hexdigest() == about["sha256"]
-        fresh = all(_unchanged(path, digest) for path, digest in about.get("more_headers", {}).items())
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return Entry(place / LIBRARY, about, seen) if whole and fresh else None
+    return Entry(place / LIBRARY, about, seen) if whole else None
 
 
 def _read(file: Path, prebuilt: bool) -> tuple[bytes, tuple[int, ...]]:
@@ -179,13 +179,6 @@ def _read(file: Path, prebuilt: bool) -> tuple[bytes, tuple[int, ...]]:
         found = os.fstat(descriptor)
         refuse_shared(file, prebuilt=prebuilt, found=found)
         return opened.read(), identity(found)
-
-
-def _unchanged(path: str, digest: str) -> bool:
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest() == digest
-    except OSError:
-        return False
 
 
 def _remove(place: Path) -> None:
@@ -202,7 +195,8 @@ def obtain(root: Path, key: str, name: str, make: Callable[[Path], dict[str, Any
     """The entry of a key; where there is none, `make` builds it in a private folder, once on this machine.
 
     `make` leaves LIBRARY in the folder it is given and returns what to write down about it, under `beside` the names of
-    further files to keep. `anew`: it does so though there is an entry, which stays until the new one is whole.
+    further files to keep, under `rekeyed` the key that it turned out to have. `anew`: it does so though there is an
+    entry, which stays until the new one is whole.
     """
     entry = None if anew else look_up(root, key)
     if entry is not None:
@@ -243,6 +237,7 @@ def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]], alone: b
     private = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=root / "building"))
     try:
         about = make(private)
+        place = root / "entries" / about.pop("rekeyed", key)
         library = private / LIBRARY
         about["sha256"] = hashlib.sha256(library.read_bytes()).hexdigest()
         for scratch in private.iterdir():
@@ -253,7 +248,6 @@ def _make(root: Path, key: str, make: Callable[[Path], dict[str, Any]], alone: b
             file.chmod(0o644)  # whatever the umask: what a group can write is not loaded
             _flush(file)
         seen = identity(library.stat())
-        place = root / "entries" / key
         first = _publish(root, private, place, anew)
         return Entry(place / LIBRARY, about, seen) if first is None else first
     finally:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import functools
-import hashlib
 import os
-import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from opwright.kit import locks
-from opwright.kit.build import bound, cache, cuda, header, own, program, room, toolchain
-from opwright.kit.build.plan import VECTORISED, Plan
+from opwright.kit.build import bound, cache, cuda, depends, header, own, program, room, toolchain, trial
+from opwright.kit.build.plan import Plan
 from opwright.kit.build.trouble import BuildError, Unavailable, explain_failure
 
 KERNEL_H = (toolchain.INCLUDE / "opwright" / "kernel.h").resolve()
@@ -36,20 +35,50 @@ locks.in_child(_slots.cache_clear)  # those of the parent's compilers would neve
 def build(plan: Plan, force: bool = False, hint: str = "") -> cache.Entry:
     """The plan's library, from the cache or compiled now with a line of progress, which ends in the hint."""
     root = cache.open_folder()
-    key = plan.key
     if force:
         cache.refuse_read_only(root)
     built = []
 
-    def make(private: Path) -> dict[str, Any]:
+    def make(private: Path, plan: Plan) -> dict[str, Any]:
         room.limit()  # a size that cannot be read is told before the work is done
         built.append(_compile(plan, root, private, hint))
-        return built[0]
+        return built[-1]
 
-    entry = cache.obtain(root, key, plan.name, make, anew=force)
+    entry = _settled(plan, lambda plan: cache.obtain(root, plan.key, plan.name, partial(make, plan=plan), anew=force))
     if built:
-        room.make_room(root, lambda: {key, *own.keys()})
+        room.make_room(root, lambda: {entry.about["key"], *own.keys()})
     return entry
+
+
+class _Again(Exception):
+    """What was built is not what its key says: build this in its place."""
+
+    def __init__(self, plan: Plan, said: str = "") -> None:
+        self.plan, self.said = plan, said
+
+
+TRIES = 4
+
+
+def _settled(plan: Plan, build: Callable[[Plan], cache.Entry]) -> cache.Entry:
+    """Build until nothing is saved meanwhile, and the compiler reads nothing that was not known before."""
+    for _ in range(TRIES):
+        try:
+            return build(plan)
+        except _Again as again:
+            plan, said = again.plan, again.said
+            if said:
+                print(f"opwright: {said} was saved while it was built, building it again", file=sys.stderr, flush=True)
+    raise BuildError(f"{plan.name}: {said or 'a header'} changes whenever it is built; save it, and try again")
+
+
+def _refuse_changed(plan: Plan, since: int) -> None:
+    """Raise _Again where a file is not as it was when the key was made, or was written to since then."""
+    # The clock of a file system may be ahead of ours: the second time, the content says it alone.
+    strict = not plan.read.again
+    file = plan.read.changed(plan.files, since if strict else None)
+    if file is not None:
+        raise _Again(plan.anew(), file.name)
 
 
 @contextlib.contextmanager
@@ -75,12 +104,17 @@ def _compile(plan: Plan, root: Path, private: Path, hint: str) -> dict[str, Any]
     start = time.perf_counter()
     log_file = root / "logs" / f"{plan.key}.log"
     log: list[str] = []
-    more_headers: dict[str, str] = {}
+    since = time.time_ns()
+    more: dict[Path, None] = {}
 
     def one(index: int) -> Path:
         if plan.extension:
-            made = _object(plan.of(plan.sources[index]), root, log, log_file)
-            more_headers.update(made.about["more_headers"])
+            of = plan.of(plan.sources[index])
+            try:
+                made = _object(of, root, log, log_file)
+            except _Again as again:
+                raise _Again(plan.anew(), again.said) from None
+            more.update(dict.fromkeys(map(of.located, made.about["more"])))
             return made.library
         # Numbered: every folder has a cpu.cpp, and two sources of one plan may share a name.
         output = private / f"{index}.o"
@@ -104,18 +138,27 @@ def _compile(plan: Plan, root: Path, private: Path, hint: str) -> dict[str, Any]
         _run([*command, *map(str, devices), "-o", str(objects[-1])], plan, log, log_file, private)
     output = private / cache.LIBRARY
     _run([*_link_command(plan, objects, libraries), "-o", str(output)], plan, log, log_file, private)
+    if not plan.extension:  # else each object was asked
+        _refuse_changed(plan, since)
+    more |= dict.fromkeys(_unseen(plan, private))
+    made = _with(plan, more)
+    if made.key != plan.key and any("{key}" in d for d in plan.defines):
+        raise _Again(made)  # its key stands in what was compiled
     took = time.perf_counter() - start
     print(f"opwright: built {plan.name} in {took:.1f} s{hint}", file=sys.stderr, flush=True)
     about = {
-        "key": plan.key,
+        "rekeyed": made.key,
+        "key": made.key,
         "name": plan.name,
         "sources": [str(s) for s in plan.sources],
         "flags": [*plan.flags, *plan.filled_defines()],
         "seconds": round(took, 3),
         "torch": toolchain.torch_identity(),
-        "more_headers": more_headers | _unseen(plan, private),
+        "more": _named(made),
         "kernels": bound.read(output),
     }
+    if plan.extension:
+        about |= {"registers": trial.registrations(plan.name, output)}
     if on_gpu:
         about |= {"arch": list(plan.arch), "cuda": list(cuda.nvcc().release), "nvccflags": plan.nvccflags}
     return about
@@ -125,7 +168,7 @@ def _object(plan: Plan, root: Path, log: list[str], log_file: Path) -> cache.Ent
     """The object of an extension's source. It is kept: whoever edits another source does not wait for this one."""
 
     def make(private: Path) -> dict[str, Any]:
-        start = time.perf_counter()
+        start, since = time.perf_counter(), time.time_ns()
         source, output = plan.sources[0], private / cache.LIBRARY
         command = [*_compile_command(plan, source), "-MD", "-MF", str(private / "0.d"), "-c", str(source)]
         first = header.flags(plan, root)
@@ -136,8 +179,12 @@ def _object(plan: Plan, root: Path, log: list[str], log_file: Path) -> cache.Ent
                 raise
             _run([*command, "-o", str(output)], plan, log, log_file, private)
         took = round(time.perf_counter() - start, 3)
-        about = {"key": plan.key, "name": plan.name, "sources": [str(source)], "flags": list(plan.flags)}
-        return about | {"seconds": took, "torch": toolchain.torch_identity(), "more_headers": _unseen(plan, private)}
+        _refuse_changed(plan, since)
+        made = _with(plan, _unseen(plan, private))
+        about: dict[str, Any] = {"key": made.key, "name": plan.name, "sources": [str(source)]}
+        about |= {"flags": list(plan.flags)}
+        about |= {"seconds": took, "torch": toolchain.torch_identity(), "more": _named(made)}
+        return about | {"rekeyed": f"{made.key}o"}
 
     return cache.obtain(root, f"{plan.key}o", plan.name, make)
 
@@ -158,28 +205,35 @@ def _compile_command(plan: Plan, source: Path) -> list[str]:
             "--threads",
             str(toolchain.jobs()),
         ]
-        return [*nvcc, *plan.nvccflags, *plan.filled_defines(), *includes]
+        behind = [part for flag in plan.for_gcc() if plan.extension for part in ("-Xcompiler", flag)]
+        return [*nvcc, *behind, *plan.nvccflags, *plan.filled_defines(), *includes]
     if plan.device == "cuda":
         includes += ["-isystem", str(cuda.nvcc().home / "include")]
-    plain = plan.extension or plan.options.debug
-    vectorised = VECTORISED if toolchain.compiler().is_gcc and not plain else ()
-    return [*compiler, *vectorised, *plan.flags, *plan.filled_defines(), *includes]
+    return [*compiler, *plan.for_gcc(), *plan.flags, *plan.filled_defines(), *includes]
 
 
 def _common(plan: Plan, root: Path, log: list[str], log_file: Path) -> Path:
     """The object with what kernels share of kernel.h. With the same flags it is the same, and kept."""
     options = replace(plan.options, sources=(), ldflags=())
-    common = Plan("kernel.h", (KERNEL_H.parent / "common.cpp",), options)
+    return _kept(Plan("kernel.h", (KERNEL_H.parent / "common.cpp",), options), plan, root, log, log_file)
 
+
+def build_object(plan: Plan) -> Path:
+    """The object of a plan with one source, from the cache or compiled now, to be linked into libraries by its path."""
+    root = cache.open_folder()
+    return _kept(plan, plan, root, [], root / "logs" / f"{plan.key}.log")
+
+
+def _kept(plan: Plan, blamed: Plan, root: Path, log: list[str], log_file: Path) -> Path:
     def make(private: Path) -> dict[str, Any]:
         start = time.perf_counter()
-        source, output = str(common.sources[0]), str(private / cache.LIBRARY)
-        _run([*_compile_command(common, common.sources[0]), "-c", source, "-o", output], plan, log, log_file, private)
+        source, output = str(plan.sources[0]), str(private / cache.LIBRARY)
+        _run([*_compile_command(plan, plan.sources[0]), "-c", source, "-o", output], blamed, log, log_file, private)
         took = round(time.perf_counter() - start, 3)
-        about = {"key": common.key, "name": common.name, "sources": [source], "flags": list(common.flags)}
+        about = {"key": plan.key, "name": plan.name, "sources": [source], "flags": list(plan.flags)}
         return about | {"seconds": took, "torch": toolchain.torch_identity()}
 
-    return cache.obtain(root, common.key, common.name, make).library
+    return cache.obtain(root, plan.key, plan.name, make).library
 
 
 def _stand_in(plan: Plan, log: list[str], log_file: Path, private: Path) -> Path:
@@ -196,6 +250,9 @@ def _link_command(plan: Plan, objects: list[Path], before: list[Path]) -> list[s
     folders = [f"-L{p}" for p in (*before, toolchain.torch_libraries())]
     link = [*toolchain.compiler().command, "-shared", *map(str, objects), *folders]
     link += [f"-Wl,-soname,{plan.soname}"] if plan.soname else []
+    # Some compilers bring libstdc++ as an archive alone. Two in a process, each of which takes some of the other's
+    # symbols, crash where the first stream prints a number: what comes out of archives is nobody else's.
+    link += [] if plan.extension else ["-Wl,--exclude-libs,ALL"]
     on_gpu = plan.device == "cuda"
     if on_gpu:
         # CUDA's runtime goes into the library: another torch may bring another one.
@@ -243,22 +300,22 @@ def _run(command: list[str], plan: Plan, log: list[str], log_file: Path, private
         raise explain_failure(plan.name, done.returncode, said, log_file)
 
 
-def _unseen(plan: Plan, private: Path) -> dict[str, str]:
-    """Headers that the compiler read and the plan did not find (a name made by a macro): checked at each look-up."""
-    system: tuple[str, ...] = (str(toolchain.torch_includes()[0]), "/usr/", "/opt/", "/lib/", str(cache.folder()))
-    if plan.device == "cuda":
-        system += (str(cuda.nvcc().home),)
-    if plan.uses_python:
-        system += (str(toolchain.python_includes()),)
-    known = {str(p) for p in (*plan.headers, *(s.resolve() for s in plan.sources))}
-    more: dict[str, str] = {}
-    for depends in private.glob("*.d"):
-        text = depends.read_text(encoding="utf-8", errors="replace").partition(":")[2].replace("\\\n", " ")
-        for name in re.findall(r"(?:\\.|[^\s\\])+", text):
-            path = Path(re.sub(r"\\(.)", r"\1", name).replace("$$", "$")).resolve()
-            if str(path) not in known and not str(path).startswith(system) and path.is_file():
-                more[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return more
+def _unseen(plan: Plan, private: Path) -> list[Path]:
+    """Headers that the compiler read and the plan does not know: their names were made by macros, for one."""
+    besides = [cuda.nvcc().home] if plan.device == "cuda" else []
+    besides += [toolchain.python_includes()] if plan.uses_python else []
+    found = [file for each in private.glob("*.d") for file in depends.read_by_compiler(each, besides)]
+    return [file for file in dict.fromkeys(found) if file not in plan.files]
+
+
+def _with(plan: Plan, more: Iterable[Path]) -> Plan:
+    """The plan as the compiler found it to be."""
+    return plan.remember(more) if set(more) - set(plan.files) else plan
+
+
+def _named(plan: Plan) -> dict[str, str]:
+    """Headers that only the compiler found, as a copy of the project has them too, and what they hold."""
+    return {plan.spelled(header): plan.read.digest(header) for header in plan.more}
 
 
 def write_compile_commands(plans: list[Plan], folder: Path) -> Path:

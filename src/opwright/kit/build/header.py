@@ -43,14 +43,19 @@ def wanted() -> bool:
     return os.environ.get("OPWRIGHT_PCH", "") != "0" and toolchain.compiler().is_gcc
 
 
-def begins(source: Path) -> bool:
-    """Whether a source begins with the header, so that one read before it means the same."""
-    return source.suffix != ".cu" and _BEFORE.match(source.read_text(encoding="utf-8", errors="replace")) is not None
+def begins(plan: Plan, source: Path) -> bool:
+    """Whether a source begins with the header, so that one read before it means the same: before it stand headers
+    of the system alone, for one of the project may set what PyTorch's look at."""
+    found = None if source.suffix == ".cu" else _BEFORE.match(source.read_text(encoding="utf-8", errors="replace"))
+    if found is None:
+        return False
+    before = re.findall(r"<([^>]+)>", found[0].rpartition("torch/extension.h")[0])
+    return not any((folder / name).is_file() for name in before for folder in (source.parent, *plan.searched))
 
 
 def of(plan: Plan) -> Plan:
     """The precompiled header for an extension's flags: one serves all that have the same."""
-    options = Options(abi="aten", cxxflags=plan.options.cxxflags, include=plan.options.include)
+    options = Options(abi="aten", cxxflags=plan.asked, include=plan.options.include)
     named = tuple(d for d in plan.defines if not d.startswith("TORCH_EXTENSION_NAME="))
     source = toolchain.torch_includes()[0] / "torch" / "extension.h"
     return replace(plan, name=NAME, sources=(source,), options=options, defines=named, device="cpu")
@@ -59,7 +64,7 @@ def of(plan: Plan) -> Plan:
 def flags(plan: Plan, root: Path) -> list[str]:
     """What has an extension's source compiled with the precompiled header: nothing where there is none for its flags,
     or where it does not begin with that header."""
-    if not wanted() or not begins(plan.sources[0]):
+    if not wanted() or not begins(plan, plan.sources[0]):
         return []
     with contextlib.suppress(Unavailable, OSError):
         found = _look_up(root, plan)
@@ -95,11 +100,11 @@ def _key(plan: Plan) -> str:
 def start(plan: Plan) -> None:
     """Have the header made for the next build of an extension, by a process that outlives this one."""
     most = room.limit()
-    if not wanted() or not any(map(begins, plan.sources)) or (most is not None and most < ROOM):
+    if not wanted() or not any(begins(plan, source) for source in plan.sources) or (most is not None and most < ROOM):
         return
     if toolchain.free_memory() < MEMORY or cache.look_up(cache.open_folder(), _key(plan)) is not None:
         return
-    told = {"cxxflags": plan.options.cxxflags, "include": plan.options.include, "defines": plan.defines}
+    told = {"cxxflags": plan.asked, "include": plan.options.include, "defines": plan.defines}
     command = [sys.executable, "-m", "opwright.kit.build.header", json.dumps(told)]
     quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     with contextlib.suppress(OSError):
@@ -117,7 +122,7 @@ def make(plan: Plan) -> None:
         places = [f"-I{p}" for p in source.includes]
         places += [part for p in toolchain.torch_includes() for part in ("-isystem", str(p))]
         places += ["-isystem", str(toolchain.python_includes())]
-        flags = [*source.flags, *source.filled_defines(), *places]
+        flags = [*source.for_gcc(), *source.flags, *source.filled_defines(), *places]
         command = [*toolchain.compiler().command, *flags, "-x", "c++-header", str(private / HEADER)]
         done = program.run([*command, "-o", str(private / COMPILED)], cwd=private)
         if done.returncode:

@@ -175,13 +175,13 @@ class Library:
         if missing is not None:
             raise Unavailable(f"there is no source {missing}; write it, or install the package again")
         if self.guarded:
-            for file in (*plan.sources, *plan.headers):
-                if not file.is_relative_to(toolchain.INCLUDE):
+            for file in (*plan.sources, *plan.headers, *plan.more):
+                if file.exists() and not file.is_relative_to(toolchain.INCLUDE):
                     refuse_foreign(file)
         entry = found_or_built(plan, force, hint)
         if self.guarded:
-            for header in entry.about.get("more_headers", {}):
-                refuse_foreign(Path(header))  # one that only the compiler found
+            for header in entry.about.get("more", ()):
+                refuse_foreign(plan.located(header))  # one that only the compiler found
         return entry
 
 

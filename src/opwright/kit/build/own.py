@@ -44,6 +44,11 @@ def guard(device: str = "cpu") -> Plan:
     return Plan("check", (NATIVE / "guard" / "cpu.cpp",), Options(abi="aten"))
 
 
+def coverage() -> Plan:
+    """What is linked into kernels that tell which of their lines ran."""
+    return Plan("coverage", (NATIVE / "coverage" / "coverage.cpp",))
+
+
 def parts() -> dict[str, Plan]:
     """Those of them that are used without being asked for, by the names that they are shipped under."""
     found = {"native": native(), "call": call(), "check": guard()}

@@ -27,7 +27,8 @@ class Place:
         except SyntaxError:  # a cell may hold lines for the notebook alone
             return None
         found = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and n.value == self.text]
-        return min((n.lineno for n in found), key=lambda line: abs(line - self.line), default=None)
+        first = min(found, key=lambda n: abs(n.lineno - self.line), default=None)
+        return None if first is None else _lined_up(first, self.text, linecache.getline(self.file, first.lineno))
 
     def spoken(self, line: int, column: str) -> str:
         """A line of the string, as its author finds it."""
@@ -36,6 +37,16 @@ class Place:
             return f"{self.called}, line {line}"
         cell = _cell(self.file)
         return f"{cell}, line {first + line - 1}" if cell else f"{self.file}:{first + line - 1}{column}"
+
+
+def _lined_up(literal: ast.Constant, text: str, opening: str) -> int | None:
+    """The line of the first one of a literal's text; None where its lines are not those of the text: one that is
+    escaped (`"a\\nb"`), or that goes on behind a backslash."""
+    lines = (literal.end_lineno or literal.lineno) - literal.lineno + 1
+    begins_below = opening.rstrip("\r\n").endswith(("'''\\", '"""\\'))
+    if lines != text.count("\n") + 1 + begins_below:
+        return None
+    return literal.lineno + begins_below
 
 
 _NOTHING = "..."

@@ -32,7 +32,7 @@ def look_up(plan: Plan) -> cache.Entry | None:
         except NoCache as e:
             refused = refused or e
             continue
-        if entry is not None and _runs_here(entry):
+        if entry is not None and _runs_here(entry) and _made_of_the_same(plan, entry):
             return entry
     if refused is not None:
         raise refused
@@ -57,6 +57,12 @@ def _runs_here(entry: cache.Entry) -> bool:
     return all(cuda.runs_on(arch, gpu.capability) for gpu in here)
 
 
+def _made_of_the_same(plan: Plan, entry: cache.Entry) -> bool:
+    """Whether headers that only a compiler finds, which the key does not speak of, are here as they were there."""
+    more: dict[str, str] = entry.about.get("more", {})
+    return all(plan.read.digest(plan.located(name)) == digest for name, digest in more.items())
+
+
 def write(plan: Plan, entry: cache.Entry, root: Path) -> Path:
     """Put a copy of a built library into a folder, to be carried to other machines."""
     place = root / "entries" / plan.portable_key
@@ -65,7 +71,7 @@ def write(plan: Plan, entry: cache.Entry, root: Path) -> Path:
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o755)
     # Without the paths of this machine, which mean nothing elsewhere.
-    about = {k: v for k, v in entry.about.items() if k not in ("sources", "more_headers", "flags", "nvccflags")}
+    about = {k: v for k, v in entry.about.items() if k not in ("sources", "flags", "nvccflags")}
     _write(place / cache.LIBRARY, entry.library.read_bytes())
     _write(place / cache.ABOUT, json.dumps(about, indent=1).encode())
     return place

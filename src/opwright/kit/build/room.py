@@ -86,11 +86,12 @@ def _measure(place: Path) -> list[tuple[float, int]]:
 
 def _sweep(root: Path) -> None:
     """Take away old logs, locks and source strings, and what builds left that died long ago."""
-    for part, age in (("logs", LOGS), ("building", cache.DAY), ("locks", LOGS), ("sources", LOGS)):
+    for part in ("logs", "building", "locks", "sources", cache.HEADERS):
+        age = cache.DAY if part == "building" else LOGS
         with contextlib.suppress(OSError):
             for left in (root / part).iterdir():
                 if time.time() - left.stat().st_mtime > age:
-                    if part == "logs":
+                    if part in ("logs", cache.HEADERS):
                         left.unlink(missing_ok=True)
                     elif part == "locks":
                         lockfile.remove_idle(left)

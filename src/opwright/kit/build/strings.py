@@ -40,7 +40,10 @@ def is_kept(file: Path) -> bool:
 
 def _write(file: Path, text: str) -> None:
     """Give a file its text, whole or not at all: another process may want to read it now."""
-    data = text.encode(errors="surrogateescape")
+    try:
+        data = text.encode(errors="surrogateescape")
+    except UnicodeEncodeError as e:
+        raise ValueError(f"a source string holds {text[e.start]!r}, which is half of a character") from None
     with contextlib.suppress(OSError):
         if file.read_bytes() == data:
             if time.time() - file.parent.stat().st_mtime > cache.MARKED:

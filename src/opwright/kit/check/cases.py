@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from opwright.kit.check import sizes, values
+from opwright.kit.check import sizes, steps, values
 from opwright.kit.check.constants import Constants, constants_of
 from opwright.kit.check.drawn import MOST_ELEMENTS, Draw, climb, declared, source_of
 from opwright.kit.check.layouts import LAYOUTS, MIXED, PLAIN, lay
 from opwright.kit.check.report import NotApplicable
+from opwright.kit.check.screen import screen
+from opwright.kit.check.ties import tied, ties
 from opwright.kit.op import Op
 from opwright.kit.spec.require import spell
 from opwright.kit.spec.samples import Sample, rung_sample
@@ -53,7 +56,7 @@ class Case:
     extra: str = ""
     """What a property adds of its own."""
     values: str = ""
-    """Other values than the drawn ones (`values.py`)."""
+    """Other values than the drawn ones (`values.py`), by one change or several with a + between them."""
 
     @property
     def drawn(self) -> str:
@@ -64,6 +67,21 @@ class Case:
     def id(self) -> str:
         return f"{self.drawn}.{spell(self.dtype)}.{self.layout}" + (f".{self.extra}" if self.extra else "")
 
+    @classmethod
+    def read(cls, text: str) -> Case:
+        """The case of an id.
+
+        >>> Case.read("2-s0=33+2^4+shifted.float64.plain").values
+        '2^4+shifted'
+        """
+        drawn, dtype, layout, *more = [*re.sub(r"^[A-Za-z_]\w*:", "", text).split("."), "", ""]
+        sized, _, values = drawn.partition("+")
+        sample, _, variant = sized.partition("-")
+        found = getattr(torch, dtype, None)
+        if not sample.isdigit() or not isinstance(found, torch.dtype):
+            raise ValueError(f"a case is SAMPLE[-SIZES][+VALUES].DTYPE.LAYOUT, got {text!r}")
+        return cls(int(sample), found, layout, variant, ".".join(filter(None, more)), values)
+
 
 @dataclass
 class Subject:
@@ -73,6 +91,12 @@ class Subject:
     device: str = "cpu"
     seed: int = 0
     thorough: bool = False
+    seconds: float = 0.0
+    """What a search may take; 0: the usual."""
+    case: str | None = None
+    """The one case that is asked for, if one is."""
+    found: Sequence[str] = ()
+    """Cases that a search has found to lead somewhere, by their ids."""
     _memo: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -99,6 +123,7 @@ class Subject:
         for below, above in climb(source, self.op):
             made = Draw(case.dtype, self.device, self._number(case) + 1)
             try:
+                screen(below, drawn)
                 sample = rung_sample(below, above, made.fresh, drawn)
             except Exception:
                 raise NotApplicable("the operator below rejects it") from None
@@ -120,6 +145,8 @@ class Subject:
                 make.generator.manual_seed(self._number(case))
                 make.sizes = self._sizes(source, case)
                 make.most = sizes.VAST if case.variant == "vast" else MOST_ELEMENTS
+                if make.sizes and self._memo["ties"][case.sample]:
+                    make.most >>= 6  # matrices of one size by itself and its multiples, which are multiplied
             try:
                 sample = next(samples)
             except StopIteration:
@@ -135,33 +162,40 @@ class Subject:
         return self._changed(source, sample, case) if case.values else sample
 
     def _changed(self, source: Op[..., Any], sample: Sample, case: Case) -> Sample:
-        if case.values in values.WHOLE and not values.is_data(_quiet(source), sample, case.dtype):
-            raise NotApplicable("its integers are no data")
-        rng = self.rng(case.sample, case.variant, case.values)
-        try:
-            return values.Change(source, case.dtype, case.values, self.constants, rng).of(sample)
-        except NotApplicable:
-            raise
-        except Exception as e:  # of ours, and no mistake of the operator's
-            raise NotApplicable(f"it cannot be changed so: {type(e).__name__}: {e}") from None
+        so_far: list[str] = []
+        for change in case.values.split("+"):
+            numbers = change in values.WHOLE or (steps.is_step(change) and whole(case.dtype))
+            if numbers and not values.is_data(_quiet(source), sample, case.dtype):
+                raise NotApplicable("its integers are no data")
+            so_far.append(change)
+            rng = self.rng(case.sample, case.variant, "+".join(so_far))
+            try:
+                sample = values.Change(source, case.dtype, change, self.constants, rng).of(sample)
+            except NotApplicable:
+                raise
+            except Exception as e:  # of ours, and no mistake of the operator's
+                raise NotApplicable(f"it cannot be changed so: {type(e).__name__}: {e}") from None
+        return sample
 
     def _sizes(self, source: Op[..., Any], case: Case) -> dict[int, int]:
         if not case.variant:
             return {}
-        own = self._declared_sizes(source)[case.sample]
+        own = self.declared_sizes(source)[case.sample]
         if not own:
             raise NotApplicable("no size of it can change")
-        return sizes.choose_sizes(own, case.variant, self.rng(case.sample, case.variant))
+        chosen = sizes.choose_sizes(own, case.variant, self.rng(case.sample, case.variant))
+        return tied(chosen, self._memo["ties"][case.sample])
 
-    def _declared_sizes(self, source: Op[..., Any]) -> list[list[int]]:
+    def declared_sizes(self, source: Op[..., Any]) -> list[list[int]]:
         """The sizes of every sample that can be changed."""
         if "sizes" not in self._memo:
-            make, found = Draw(torch.float32, self.device, 0), []
-            for _ in declared(source, make):
-                found.append(list(make.seen))
+            make, found, made = Draw(torch.float32, self.device, 0), [], []
+            for sample in declared(source, make):
+                made.append(ties(source, sample))
+                found.append([size for size in make.seen if all(size != tie.size for tie in made[-1])])
                 make.seen.clear()
                 make.drawn.clear()
-            self._memo["sizes"] = found
+            self._memo["sizes"], self._memo["ties"] = found, made
         known: list[list[int]] = self._memo["sizes"]
         return known
 
@@ -259,12 +293,13 @@ class Subject:
                 yield Case(s, rng.choice(fast), MIXED, variant)
                 if self.thorough:
                     yield from (Case(s, d, rng.choice([*LAYOUTS]), variant) for d in fast)
-            count = len(self._declared_sizes(source_of(self.op))[s])
+            count = len(self.declared_sizes(source_of(self.op))[s])
             yield from (Case(s, self.main, variant=v) for v in sizes.powers(count, rng))
             yield from self.other_values(s, rng)
         if fast:
             yield from self.around(AROUND * (4 if self.thorough else 1), rng)
             yield Case(rng.randrange(self.count), self.main, variant="vast")
+        yield from map(Case.read, self.found)
 
     def other_values(self, s: int, rng: random.Random, most: int | None = None) -> Iterator[Case]:
         """A sample with other numbers, indices and options; of each kind at most so many."""
@@ -286,7 +321,7 @@ class Subject:
 
     def indices(self, s: int) -> tuple[str, ...]:
         """The variants of a sample's indices, if it has any."""
-        given = self._plain(s)
+        given = self.plain(s)
         found = [t for v in (*given.args, *given.kwargs.values()) for t in tensors(v)] if given else []
         apart = [t for t in found if whole(t.dtype) and t.dtype != self.main]
         # More than two tell of each other, as a sparse matrix and its transpose do: none can change alone.
@@ -294,10 +329,10 @@ class Subject:
 
     def options(self, s: int) -> list[str]:
         """The variants of a sample's options."""
-        given = self._plain(s)
+        given = self.plain(s)
         return [*values.options_of(source_of(self.op), given)] if given else []
 
-    def _plain(self, s: int) -> Sample | None:
+    def plain(self, s: int) -> Sample | None:
         """A sample of the operator that declares it, as it is."""
         try:
             return self._drawn(source_of(self.op), Case(s, self.main))
@@ -306,13 +341,24 @@ class Subject:
 
     def around(self, most: int, rng: random.Random) -> Iterator[Case]:
         """Samples in sizes around the constants of the kernels, some of them with other numbers."""
-        counts = {s: len(known) for s, known in enumerate(self._declared_sizes(source_of(self.op))) if known}
+        counts = {s: len(known) for s, known in enumerate(self.declared_sizes(source_of(self.op))) if known}
         if not counts:
             return
         for variant in sizes.around(self.constants.whole, max(counts.values()), most, rng):
             s = rng.choice([s for s, count in counts.items() if count == max(counts.values())])
             scaled = self.main.is_floating_point and rng.random() < 0.3
             yield Case(s, self.main, variant=variant, values=values.scales(self.main, rng)[0] if scaled else "")
+        yield from self._beyond(counts)
+
+    def _beyond(self, counts: dict[int, int]) -> Iterator[Case]:
+        """Sizes well beyond the largest constants, with the largest numbers last: a kernel may have looked at the first
+        so many alone."""
+        largest = [c for c in self.constants.whole if 16 <= c <= sizes.MOST_CONSTANT >> 4][-3:]
+        most = max(counts.values())
+        s = next(s for s, count in counts.items() if count == most)
+        if self.main.is_floating_point:
+            for c in largest:
+                yield from (Case(s, self.main, variant=sizes.at(i, 2 * c + 1), values="late") for i in range(most)[-2:])
 
     def few(self, most: int = 3, *, dtype: torch.dtype | None = None, extra: str = "") -> Iterator[Case]:
         """A few plain cases, for what is slow and does not depend on values."""
@@ -322,6 +368,7 @@ class Subject:
 
 def _quiet(op: Op[..., Any]) -> Callable[[Sample], Any]:
     def run(sample: Sample) -> Any:
+        screen(op, sample)
         with torch.no_grad():
             return op.calls.direct(*sample.args, **sample.kwargs)
 

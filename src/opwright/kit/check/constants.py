@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from opwright.kit.build.library import Library
 from opwright.kit.op import Op
 
 _IGNORED = re.compile(rb'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|^[ \t]*#[ \t]*include[^\n]*', re.DOTALL | re.MULTILINE)
@@ -35,12 +36,16 @@ def constants_of(op: Op[..., Any], device: str) -> Constants:
         if kernel.device != device:
             continue
         if kernel.library is not None:
-            plan = kernel.library.plan()
-            files = [*plan.sources, *(h for h in plan.headers if _PACKAGE not in h.parents)]
-            found += [number for file in files for number in _read(file)]
+            found += [number for file in written_in(kernel.library) for number in _read(file)]
         elif kernel.spec.function is not None:
             found += _in_code(kernel.spec.function)
     return _sorted(found)
+
+
+def written_in(library: Library) -> list[Path]:
+    """The files that a library's author wrote: its sources, and the headers that they include; not opwright's own."""
+    plan = library.plan()
+    return [*plan.sources, *(h for h in plan.headers if _PACKAGE not in h.parents)]
 
 
 _PACKAGE = Path(__file__).resolve().parents[2] / "include"

@@ -15,10 +15,12 @@ from opwright.kit.check.calls import first_line, flat, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.derive import shard
-from opwright.kit.dispatch import carry, sharding
+from opwright.kit.derive.roles import Gradient
+from opwright.kit.dispatch import sharding, traced
+from opwright.kit.dispatch.traced import Meta
 from opwright.kit.op import Op
 from opwright.kit.spec.samples import Sample
-from opwright.kit.spec.shard import PARTIAL, REPLICATE, Placement, Rule, Sharding
+from opwright.kit.spec.shard import PARTIAL, REPLICATE, Misfit, Placement, Rule, Sharding
 from opwright.kit.spec.sizes import Pattern
 from opwright.kit.truth.oracle import Oracle, Results
 
@@ -30,12 +32,12 @@ fake tensors."""
 def metas(op: Op[..., Any], sample: Sample) -> dict[str, Any]:
     """The arguments of a call as rules are asked for: tensors by shape and dtype."""
     values = op.signature.bind(sample.args, sample.kwargs)
-    return {n: carry.Meta(tuple(v.shape), v.dtype) if isinstance(v, Tensor) else v for n, v in values.items()}
+    return {n: Meta(tuple(v.shape), v.dtype) if isinstance(v, Tensor) else v for n, v in values.items()}
 
 
-def rules(op: Op[..., Any], sample: Sample) -> list[Rule] | None:
+def rules(op: Op[..., Any], sample: Sample, pieces: int) -> list[Rule] | None:
     """The rules for a call that are declared or derived; None where there are none, and its reference may be asked."""
-    return sharding.find(op, metas(op, sample)).rules
+    return sharding.find(op, metas(op, sample), pieces=(pieces,)).rules
 
 
 def carried(op: Op[..., Any], sample: Sample, pieces: int, rng: Any) -> list[Rule]:
@@ -47,7 +49,7 @@ def carried(op: Op[..., Any], sample: Sample, pieces: int, rng: Any) -> list[Rul
 
 def _carried(op: Op[..., Any], values: dict[str, Any], pieces: int, rng: Any) -> Iterator[Rule]:
     dt, mesh = private.dtensor(), private.backless_mesh(pieces)
-    tensors = {n: v for n, v in values.items() if type(v) is carry.Meta}
+    tensors = {n: v for n, v in values.items() if type(v) is Meta}
     choices: list[list[Placement]] = [[REPLICATE, *range(len(v.shape))] for v in tensors.values()]
     combinations = [c for c in itertools.product(*choices) if set(c) != {REPLICATE}]
     for chosen in rng.sample(combinations, min(len(combinations), MOST_PLACEMENTS)):
@@ -67,32 +69,41 @@ def _carried(op: Op[..., Any], values: dict[str, Any], pieces: int, rng: Any) ->
 def _read(placement: Any) -> Placement:
     if placement.is_shard():
         return int(placement.dim)
-    return REPLICATE if placement.is_replicate() else PARTIAL
+    if placement.is_replicate():
+        return REPLICATE
+    return PARTIAL if placement.reduce_op == "sum" else f"partial {placement.reduce_op}"
 
 
 def prove(op: Op[..., Any], sample: Sample, rule: Rule, pieces: int, oracle: Oracle) -> None:
     """Raise Finding unless the pieces of a call, each run for itself, make the whole."""
     words = f"cut along {rule.dimension} into {pieces} ({_words(rule)})"
     known = shard.declared(op)
-    group = None if known is None else known[1].group
+    said = known[1] if known is not None and known[1].communicates(rule) else None
 
     def run(device: int, name: str = "") -> Results:
         piece = piece_of(op, sample, rule, device, pieces)
-        own = {group: name} if group is not None and group in op.signature.names else {}
+        told = {} if said is None else {said.group: name, said.ranks: pieces}
+        own = {n: value for n, value in told.items() if n in op.signature.names}
         values = {**op.signature.bind(piece.args, piece.kwargs), **own}
         try:
             with torch.no_grad():
+                values |= _kept_by_sharing(op, values, told) if told else {}
                 return flat(op(**values))
         except Exception as e:
+            if _refuses_nothing(op, piece, rule):
+                raise NotApplicable("it takes no piece without elements, and gets whole tensors then") from None
             raise Finding(f"{words}, it raised {type(e).__name__} for piece {device}: {first_line(e)}") from None
 
-    if group is None:
+    if said is None:
         each = [run(device) for device in range(pieces)]
     else:
         with private.simulated_ranks(pieces) as ranks:
             each = ranks(run)
     try:
         joined = [join([r[i] for r in each], where) for i, where in enumerate(rule.outputs)]
+        if said is not None:  # results that only those who communicate have
+            joined = [None if whole is None else j for j, whole in zip(joined, oracle.same, strict=True)]
+            each = [[None if whole is None else t for t, whole in zip(r, oracle.same, strict=True)] for r in each]
         oracle.judge(joined)
         for device in range(1, pieces):  # what is said to be whole must be so everywhere
             same = [where == REPLICATE for where in rule.outputs]
@@ -101,6 +112,32 @@ def prove(op: Op[..., Any], sample: Sample, rule: Rule, pieces: int, oracle: Ora
     except Finding as f:
         f.message = f"{words}, {f.message}"
         raise
+
+
+def _refuses_nothing(op: Op[..., Any], piece: Sample, rule: Rule) -> bool:
+    """Whether a piece has no elements, and the operator says by its shapes alone that it does not take it: then no
+    DTensors are cut so."""
+    shapes = metas(op, piece)
+    cuts = [shapes[n].shape[w] for n, w in rule.inputs.items() if isinstance(w, int) and type(shapes.get(n)) is Meta]
+    if not cuts or any(cuts):
+        return False
+    try:
+        traced.results(op, shapes)
+    except Exception:
+        return True
+    return False
+
+
+def _kept_by_sharing(op: Op[..., Any], values: Mapping[str, Any], told: Mapping[Any, Any]) -> dict[str, Any]:
+    """The results of an operator that only those who communicate have, which a gradient keeps: samples lack them."""
+    role = op.role
+    if not isinstance(role, Gradient):
+        return {}
+    rung, form = role.rung, role.of.saving_form or role.of
+    missing = [n for n in rung.outputs if values.get(n) is None and values.get(rung.when.get(n, ""), True)]
+    given = {n: v for n, v in {**values, **told}.items() if n in form.signature.names}
+    results = flat(form(**given)) if missing else []
+    return {n: results[rung.outputs[n]] for n in missing}
 
 
 def _words(rule: Rule) -> str:
@@ -115,24 +152,56 @@ def _word(where: Placement) -> str:
 def piece_of(op: Op[..., Any], sample: Sample, rule: Rule, device: int, pieces: int) -> Sample:
     """What a device has of a call."""
     names = [p.name for p in op.signature.parameters]
+    weights = OF_GRADIENTS if op.is_gradient else OF_ANY
 
     def take(name: str, value: Any) -> Any:
-        return cut(value, rule.inputs.get(name, REPLICATE), device, pieces) if isinstance(value, Tensor) else value
+        where = rule.inputs.get(name, REPLICATE)
+        return cut(value, where, device, pieces, weights) if isinstance(value, Tensor) else value
 
     args = tuple(take(n, v) for n, v in zip(names, sample.args, strict=False))
     return Sample(args, {n: take(n, v) for n, v in sample.kwargs.items()})
 
 
-def cut(t: Tensor, where: Placement, device: int, pieces: int) -> Tensor:
+OF_ANY, OF_GRADIENTS = (2.0, 1.0, 0.5, 0.0), (1.0, 0.5, 0.0, 0.5)
+"""What a summand has of an element, the other having the rest. Of either sign, which rounding errors grow with; a
+gradient is linear in those that come in, as its own property proves."""
+
+
+def cut(t: Tensor, where: Placement, device: int, pieces: int, weights: Sequence[float] = OF_ANY) -> Tensor:
     """A device's piece of a tensor, in the sizes that DTensor gives them: the last may be smaller, or empty."""
     if where == REPLICATE:
         return t
-    if isinstance(where, str):  # summands that differ, so that no average passes for a sum
-        weights = [2.0**-k for k in range(1, pieces)]
-        return t * [*weights, 1 - sum(weights)][device]
+    if isinstance(where, str):
+        return _summand(t, device, pieces, weights)
     each = -(-t.shape[where] // pieces)
     start = min(device * each, t.shape[where])
     return t.narrow(where, start, min(each, t.shape[where] - start))
+
+
+def _summand(t: Tensor, device: int, pieces: int, weights: Sequence[float]) -> Tensor:
+    """A device's summand of a tensor. Each element is the sum of two, on other devices than its neighbour's, so that
+    what is linear along some direction alone (a maximum, a norm, an average) passes for no sum. They are multiples by
+    powers of two: their sum is exact."""
+    places = torch.arange(t.numel(), device=t.device).view(t.shape)
+    first = places % pieces
+    second = (first + 1 + places // pieces % max(pieces - 1, 1)) % pieces
+    real = t.is_floating_point() or t.is_complex()
+    chosen = torch.tensor(weights, device=t.device)[places // 2 % len(weights)]
+    chosen = torch.where(torch.isfinite(t * 2), chosen, 1) if real else chosen.round()
+    mine = torch.where(first == device, chosen, torch.where(second == device, 1 - chosen, 0))
+    nothing = torch.zeros_like(t)
+    if t.dtype == torch.bool:
+        return torch.where(mine > 0, t, nothing)
+    return torch.where(mine == 0, nothing, t * mine.to(t.dtype))
+
+
+_JOINED: dict[str, Callable[[Tensor], Tensor]] = {
+    "partial avg": lambda t: t.mean(0),
+    "partial max": lambda t: t.amax(0),
+    "partial min": lambda t: t.amin(0),
+    "partial product": lambda t: t.prod(0),
+}
+"""What PyTorch's rules make of pieces that are no summands."""
 
 
 def join(pieces: Sequence[Tensor | None], where: Placement) -> Tensor | None:
@@ -142,6 +211,11 @@ def join(pieces: Sequence[Tensor | None], where: Placement) -> Tensor | None:
         return None
     if where == REPLICATE:
         return there[0]
+    if where in _JOINED:
+        together = torch.stack([p.to(torch.float64) if p.is_floating_point() else p for p in there])
+        return _JOINED[where](together).to(there[0].dtype)
+    if where == PARTIAL and there[0].dtype == torch.bool:
+        return torch.stack(there).any(0)
     if where == PARTIAL:
         wide = torch.complex128 if there[0].is_complex() else torch.float64
         exact = there[0].is_floating_point() or there[0].is_complex()
@@ -152,6 +226,52 @@ def join(pieces: Sequence[Tensor | None], where: Placement) -> Tensor | None:
     except (RuntimeError, IndexError):
         shapes = ", ".join(str(tuple(p.shape)) for p in there)
         raise Finding(f"results of shapes {shapes} are no pieces along {where}") from None
+
+
+# --- what is declared and was not proved ------------------------------------------------------------------------------
+
+
+def _fitting(subject: Subject) -> Iterator[tuple[dict[str, Any], list[Rule] | Misfit]]:
+    """The calls of all samples, with the rules that are declared for each, or why there are none."""
+    op = subject.op
+    assert op.spec.sharding is not None
+    for index in range(subject.count):
+        try:
+            shapes = metas(op, subject.draw(Case(index, subject.main)))
+        except NotApplicable:
+            continue
+        given = {n: v.shape for n, v in shapes.items() if type(v) is Meta}
+        try:
+            yield shapes, op.spec.sharding.rules(given)
+        except Misfit as e:
+            yield shapes, e
+
+
+def refuse_unused(subject: Subject) -> None:
+    """Raise Finding where a declaration fits no sample: it would be used for no call."""
+    found = [rules for _, rules in _fitting(subject)]
+    if not found:
+        raise NotApplicable("there are no samples")
+    if all(isinstance(rules, Misfit) for rules in found):
+        raise Finding(f"no sample fits what shard declares: {found[0]}")
+
+
+def never_cut(subject: Subject) -> list[str]:
+    """The dimensions along which nothing was cut, since no sample has more than one element there."""
+    op = subject.op
+    if op.spec.sharding is None:
+        return []
+    sizes: dict[str, int] = {}
+    for shapes, rules in _fitting(subject):
+        for rule in rules if isinstance(rules, list) else []:
+            name = rule.dimension.partition("[")[0]
+            here = [shapes[n].shape[w] for n, w in rule.inputs.items() if isinstance(w, int)]
+            sizes[name] = max([sizes.get(name, 0), *here])
+    return [
+        f"{op.name}: {name} was never really cut: no sample has more than one element along it"
+        for name, size in sizes.items()
+        if size < 2
+    ]
 
 
 # --- what could be declared -----------------------------------------------------------------------------------------
@@ -224,7 +344,7 @@ def _holds(
         try:
             sample = subject.draw(Case(index, subject.main))
             oracle = Oracle(reference_of(op), sample, subject.seed)
-            shapes = {n: v.shape for n, v in metas(op, sample).items() if type(v) is carry.Meta}
+            shapes = {n: v.shape for n, v in metas(op, sample).items() if type(v) is Meta}
             inputs = _cut_inputs(name, known, shapes)
             outputs = place(oracle.same)
             if inputs is None or any(isinstance(o, int) and o < 0 for o in outputs):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from opwright.kit import locks
-from opwright.kit.check.properties import sanitize
+from opwright.kit.check.property import environment_of
 from opwright.kit.workers.forkserver import ForkServer
 from opwright.kit.workers.worker import Worker
 
@@ -28,7 +28,7 @@ def borrowed(kind: str) -> Iterator[Worker]:
     with _lock:
         worker = _idle[kind].pop() if _idle[kind] else None
     if worker is None:
-        worker = Worker(_server(kind == "sanitize").start)
+        worker = Worker(_server(kind).start)
     _busy.add(worker)
     try:
         yield worker
@@ -42,8 +42,11 @@ def borrowed(kind: str) -> Iterator[Worker]:
 
 
 @lru_cache
-def _server(sanitized: bool) -> ForkServer:
-    server = ForkServer("opwright.kit.check.worker", {INSIDE: "1", **(sanitize.environment() if sanitized else {})})
+def _server(kind: str) -> ForkServer:
+    more = environment_of(kind)
+    if kind and not more:
+        return _server("")  # which forks processes for everybody
+    server = ForkServer("opwright.kit.check.worker", {INSIDE: "1", **more})
     atexit.register(server.stop)
     _servers.append(server)
     return server

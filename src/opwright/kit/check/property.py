@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import traceback
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
+
+import torch
 
 from opwright.kit.check import properties
 from opwright.kit.check.advice import advice
@@ -31,14 +34,14 @@ class Property:
     """Whether others are tried in the same process; apart: not before it has its own, alone: never."""
     once: bool = False
     """Whether further seeds tell little more."""
-    asked: bool = False
-    """Whether it is only tried when somebody asks for it."""
+    asked: Literal["", "sanitize", "coverage"] = ""
+    """What somebody must ask for, that it is tried; nothing: it always is."""
     adopted: bool = False
     """Whether it is about operators that were adopted, and no others."""
 
-    def serves(self, device: str, sanitized: bool) -> bool:
-        """Whether it belongs to a check on a kind of device, where the sanitizers were asked for or not."""
-        return self.device in (None, "cuda" if device == "cuda" else "cpu") and (sanitized or not self.asked)
+    def serves(self, device: str, asked: Collection[str] = ()) -> bool:
+        """Whether it belongs to a check on a kind of device, where something was asked for or not."""
+        return self.device in (None, "cuda" if device == "cuda" else "cpu") and (not self.asked or self.asked in asked)
 
 
 def concerned(rung: Op[..., Any], wanted: list[str]) -> list[str]:
@@ -67,6 +70,13 @@ def alone() -> list[str]:
     return [name for name in properties.NAMES if facts_of(name).process == "alone"]
 
 
+def environment_of(name: str) -> dict[str, str]:
+    """What the process of a lone property has more in its environment."""
+    make = getattr(module_of(name), "environment", None) if name else None
+    more: dict[str, str] = {} if make is None else make()
+    return more
+
+
 def cases_of(subject: Subject, name: str) -> tuple[str | None, Iterable[Case]]:
     """Why a property does not apply, or its cases."""
     module = module_of(name)
@@ -81,6 +91,13 @@ def notes_of(subject: Subject, name: str) -> list[str]:
     return notes
 
 
+def found_by(subject: Subject, name: str) -> dict[str, Any] | None:
+    """What a property that searches came to: cases that lead somewhere, lines that ran; None of others."""
+    tell = getattr(module_of(name), "found", None)
+    found: dict[str, Any] | None = None if tell is None else tell(subject)
+    return found
+
+
 def chosen(subject: Subject, case: Case, only: str | None) -> bool:
     """Whether a case is the one that was asked for, if one was."""
     return only is None or only in (case.id, f"{subject.name}:{case.id}")
@@ -89,7 +106,8 @@ def chosen(subject: Subject, case: Case, only: str | None) -> bool:
 def attempt(subject: Subject, name: str, case: Case) -> Failure | NotApplicable | None:
     """A failure, or why the case does not apply; None when the property holds."""
     try:
-        module_of(name).check(subject, case)
+        with _convolutions_settled(subject):
+            module_of(name).check(subject, case)
     except NotApplicable as e:
         return NotApplicable(*e.args)  # without the frames of its traceback, and what they hold
     except Finding as f:
@@ -97,6 +115,17 @@ def attempt(subject: Subject, name: str, case: Case) -> Failure | NotApplicable 
     except Exception as e:
         return failure(subject, name, case, Finding(f"it raised {type(e).__name__}: {first_line(e)}{_where(e)}"))
     return None
+
+
+def _convolutions_settled(subject: Subject) -> AbstractContextManager[None]:
+    """PyTorch's convolutions on a GPU round as their dtype does and give the same each time. By default they do
+    neither, and an operator that calls them would be found wrong for that, or its reference."""
+    if torch.device(subject.device).type != "cuda":
+        return nullcontext()
+    settled: AbstractContextManager[None] = torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+    )
+    return settled
 
 
 def _where(e: BaseException) -> str:

@@ -12,7 +12,7 @@ import torch
 from opwright.kit.truth.oracle import Finding as Finding
 from opwright.version import __version__
 
-_NUMBERS = re.compile(r"-?\b(\d+(\.\d+)?(e[-+]?\d+)?|nan|inf)\b(, -?\d+)*")
+NUMBERS = re.compile(r"-?\b(\d+(\.\d+)?(e[-+]?\d+)?|nan|inf)\b(, -?\d+)*")
 
 
 class NotApplicable(Exception):
@@ -95,7 +95,7 @@ class Report:
         found: dict[tuple[str, ...], list[Failure]] = {}
         for f in self.failures:
             where = "" if "raised" in f.message else f.property
-            found.setdefault((f.op, where, _NUMBERS.sub("0", f.message)), []).append(f)
+            found.setdefault((f.op, where, NUMBERS.sub("0", f.message)), []).append(f)
         return [(_with_others(alike), len(alike) - 1) for alike in found.values()]
 
     @property

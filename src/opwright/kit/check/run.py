@@ -16,7 +16,7 @@ import torch
 from opwright.kit.build import toolchain
 from opwright.kit.build.library import Library
 from opwright.kit.build.trouble import BuildError, Refused, WrongKernel
-from opwright.kit.check import failures
+from opwright.kit.check import failures, lines
 from opwright.kit.check.calls import REJECTED
 from opwright.kit.check.cases import Subject
 from opwright.kit.check.pool import INSIDE, borrowed, interrupt
@@ -32,7 +32,7 @@ from opwright.kit.check.property import (
     in_turn,
     notes_of,
 )
-from opwright.kit.check.report import Failure, NotApplicable, Report, Result
+from opwright.kit.check.report import Failure, NotApplicable, Report, Result, plural
 from opwright.kit.op import Op
 from opwright.kit.spec import words
 from opwright.kit.workers.travel import Stranded
@@ -40,7 +40,8 @@ from opwright.kit.workers.worker import Died, Worker
 
 MOST_FAILURES = 3
 """After so many failures of a property its further cases tell nothing new."""
-Progress = Callable[[str, str, int], None]
+Progress = Callable[[str, str, str], None]
+"""Called with operator, property and what is tried of it: the case at hand, and how many there were."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -70,6 +71,7 @@ def run(
     case: str | None = None,
     rung: str | None = None,
     sanitized: bool = False,
+    covered: bool = False,
     here: bool = False,
     progress: Progress | None = None,
 ) -> Report:
@@ -81,16 +83,19 @@ def run(
             hint = words.near(name, in_turn()) or f"; the properties are {', '.join(in_turn())}"
             raise ValueError(f"there is no property {name!r}{hint}")
     for op in (op for op in operators if not isinstance(op, Op)):
-        raise TypeError(f"check: its argument must be an operator, got {type(op).__name__}")
+        hint = "; any other function is held against another by like=…" if callable(op) else ""
+        raise TypeError(f"check: its argument must be an operator, got {type(op).__name__}{hint}")
     kind = device.partition(":")[0]
     if kind not in ("cpu", "cuda"):
         raise ValueError(f"check: the device must be cpu or cuda, got {device!r}")
     if kind == "cuda" and not torch.cuda.is_available():
         raise RuntimeError("check: there is no GPU here; `opwright doctor` says why")
-    wanted = [p for p in in_turn() if (p in only if only else facts_of(p).serves(kind, sanitized))]
+    modes = {"sanitize": sanitized, "coverage": covered or thorough is not None}
+    more = [mode for mode, asked in modes.items() if asked]
+    wanted = [p for p in in_turn() if (p in only if only else facts_of(p).serves(kind, more))]
     unfit: dict[Op[..., Any], list[Result]] = {}
     here = here or os.environ.get("OPWRIGHT_CHECK_HERE", "") not in ("", "0")
-    asked = Check(device, seed, thorough, case, rung, wanted, progress or (lambda op, name, cases: None), here)
+    asked = Check(device, seed, thorough, case, rung, wanted, progress or (lambda op, name, tried: None), here)
 
     def check(op: Op[..., Any]) -> list[Result]:
         try:
@@ -118,6 +123,7 @@ def run(
     except KeyboardInterrupt:
         raise Stopped(Report([*asked.finished], seed, device, list(asked.notes))) from None
     every = [r for results in found for r in results]
+    asked.notes.update(dict.fromkeys(lines.never_ran(asked.lines)))
     for op, r in ((op, r) for op, results in zip(operators, found, strict=True) for r in results):
         r.home = op.home.qualname
     return Report(every, seed, device, [*asked.notes, *(n for r in every for n in r.notes)])
@@ -163,12 +169,15 @@ class Check:
     here: bool = False
     notes: dict[str, None] = field(default_factory=dict)
     finished: list[Result] = field(default_factory=list)
+    lines: list[lines.Told] = field(default_factory=list)
+    """What searches say of the lines of kernels."""
     stopped: bool = False  # by an interrupt: what dies from now on was ended by us
 
     def check(self, op: Op[..., Any]) -> list[Result]:
         """All results of one operator."""
         with contextlib.ExitStack() as stack:
-            workers = {kind: stack.enter_context(borrowed(kind)) for kind in ("", *alone())}
+            kinds = ("", *(name for name in alone() if name in self.wanted))
+            workers = {kind: stack.enter_context(borrowed(kind)) for kind in kinds}
             run = OperatorCheck(self, op, workers)
             start = time.monotonic()
             ladder = [rung for rung in rungs(op) if self.rung in (None, rung.name)]
@@ -198,8 +207,11 @@ class OperatorCheck:
 
     def __init__(self, asked: Check, op: Op[..., Any], workers: dict[str, Worker]) -> None:
         self.asked, self.op, self.workers = asked, op, workers
+        self._told = 0.0
         self._not_applicable: dict[str, None] = {}
         """Why cases of the property at hand did not apply, in their order."""
+        self._found: dict[str, list[str]] = {}
+        """By rung, cases that a search has found to lead somewhere."""
         self._sizes: dict[int, str | None] = {}
         """By sample, why other sizes of it were rejected; None once some were taken."""
 
@@ -254,16 +266,24 @@ class OperatorCheck:
 
     def _here(self, rung: Op[..., Any], result: Result, seed: int) -> None:
         """In this process, for operators that cannot leave it."""
-        subject = Subject(rung, self.asked.device, seed, self.asked.thorough is not None)
+        subject = Subject(rung, self.asked.device, seed, self.asked.thorough is not None, case=self.asked.case)
         result.skipped, cases = cases_of(subject, result.property)
         for case in cases:
             if not chosen(subject, case, self.asked.case):
                 continue
+            self._tell(result, case.id)
             self._count(result, attempt(subject, result.property, case), case.id)
             if len(result.failures) >= MOST_FAILURES:
                 break
         whole = result.skipped is None and self.asked.case is None and not result.failures
         result.notes = notes_of(subject, result.property) if whole else []
+
+    def _tell(self, result: Result, case: str) -> None:
+        """Show what is tried, now and then."""
+        now = time.monotonic()
+        if now - self._told > 0.05:
+            self._told = now
+            self.asked.progress(result.op, result.property, f"{case}, {plural(result.cases, 'case')}")
 
     def _tell_of_sizes(self, rung: Op[..., Any]) -> None:
         """A sample that was tried in no other sizes says little, and its author should know."""
@@ -285,7 +305,12 @@ class OperatorCheck:
             result.cases += 1
         if isinstance(outcome, Failure):
             result.failures.append(outcome)
-        self.asked.progress(result.op, result.property, result.cases)
+
+    def _seconds(self) -> float:
+        """What a search of one rung may take; 0: the usual. A third of what a thorough check may."""
+        if self.asked.thorough is None:
+            return 0.0
+        return self.asked.thorough / 3 / max(1, sum(1 for rung in rungs(self.op) if rung.kernels))
 
     def _in_worker(self, worker: Worker, result: Result, seed: int) -> None:
         done: list[str] = []
@@ -295,12 +320,14 @@ class OperatorCheck:
                 worker.ask(
                     home=self.op.home.qualname, rung=result.op, property=result.property, device=self.asked.device,
                     seed=seed, thorough=self.asked.thorough is not None, case=self.asked.case, done=done,
-                    most=MOST_FAILURES - len(result.failures),
+                    most=MOST_FAILURES - len(result.failures), seconds=self._seconds(),
+                    found=self._found.get(result.op, []),
                 )  # fmt: skip
                 while "end" not in (answer := worker.listen()):
                     if "case" in answer:
                         current = answer
                         done.append(answer["case"])
+                        self._tell(result, answer["case"])
                     else:
                         told, reason = answer["failure"], answer["not_applicable"]
                         outcome = Failure(**told) if told else None if reason is None else NotApplicable(reason)
@@ -313,6 +340,10 @@ class OperatorCheck:
                     if "error" in answer:
                         raise RuntimeError(f"{answer['error']}: {answer['message']}")
                     result.skipped, result.notes = answer["skipped"], answer["notes"]
+                    if answer["found"] is not None:
+                        self._found[result.op] = answer["found"]["cases"]
+                        told = (answer["found"][part] for part in ("lines", "bound"))
+                        self.asked.lines.append(lines.Told(self.op.home.name, result.op, *told))
                     return
             except Died as e:
                 if e.code == -signal.SIGINT or self.asked.stopped:

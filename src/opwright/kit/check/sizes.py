@@ -17,7 +17,8 @@ MOST_CONSTANT = 1 << 18
 
 
 def at(which: int, size: int) -> str:
-    """The variant in which one declared size is another and the rest are small, such as `s1=4097`."""
+    """The variant in which one declared size is another and the rest are small, such as `s1=4097`; several of them with
+    commas between them are one variant too."""
     return f"s{which}={size}"
 
 
@@ -35,8 +36,9 @@ def choose_sizes(declared: Sequence[int], variant: str, rng: random.Random) -> d
         which = rng.randrange(len(declared))
         return {s: VAST if i == which else 1 for i, s in enumerate(declared)}
     if variant.startswith("s"):
-        place, _, size = variant[1:].partition("=")
-        return _one(declared, int(place) % len(declared), int(size), rng)
+        first, *more = (part[1:].partition("=") for part in variant.split(","))
+        found = _one(declared, int(first[0]) % len(declared), int(first[2]), rng)
+        return found | {declared[int(place) % len(declared)]: int(size) for place, _, size in more}
     most = max(3.0, 8192 ** (1 / len(declared)))
     return _distinct({s: rng.choice([t for t in TAILS if t <= 2 * most]) for s in declared})
 

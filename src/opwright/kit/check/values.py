@@ -17,12 +17,13 @@ from torch import Tensor
 
 from opwright.kit.check.constants import Constants
 from opwright.kit.check.report import NotApplicable
+from opwright.kit.check.steps import is_step, take
 from opwright.kit.op import Op
 from opwright.kit.spec.samples import Sample
 from opwright.kit.spec.values import tensors
 
-FLOATS = ("shifted", "halves", "clustered", "spread", "constants")
-"""What may happen to floating-point tensors beside being scaled."""
+FLOATS = ("shifted", "halves", "clustered", "spread", "late", "constants")
+"""What may happen to floating-point tensors beside being scaled; late: what comes last is by far the largest."""
 WHOLE = ("range", "ends", "wide", "least", "most")
 """What may happen to integers that are data: over their range, at its ends, around what a float and a double hold, all
 of them the smallest or the largest."""
@@ -36,6 +37,8 @@ BANDS = {
     2: ((2, 4), (4, 8), (5, 12), (-6, -2), (-9, -4), (-12, -6)),
 }
 """Exponents of two to scale with, by the bytes of a dtype: a little, much and very much, up and down."""
+LATE = {8: 10, 4: 7, 2: 4, 1: 1}
+"""Exponents of two by which the last elements of rows are larger: exp of the difference overflows."""
 
 
 def scales(dtype: torch.dtype, rng: random.Random) -> list[str]:
@@ -86,9 +89,9 @@ class Change:
     def _set(self, values: dict[str, Any]) -> None:
         name, _, text = self.variant.partition("=")
         old = values.get(name)
-        values[name] = {"None": None, "True": True, "False": False}.get(text, 0)
-        if text.lstrip("-").isdigit():
-            values[name] = float(text) if isinstance(old, float) else int(text)
+        values[name] = {"True": True, "False": False}.get(text)
+        if text not in ("None", "True", "False"):
+            values[name] = float(text) if isinstance(old, float) else int(float(text))
         self.changed = True
 
     def _lengthen(self, values: dict[str, Any]) -> None:
@@ -112,6 +115,8 @@ class Change:
             return _is_whole(t) and t.dtype != self.dtype
         if self.variant in WHOLE:
             return _is_whole(t) and t.dtype == self.dtype
+        if is_step(self.variant) and _is_whole(t):
+            return t.dtype == self.dtype
         return t.is_floating_point()
 
     def _walk(self, name: str, value: Any, values: dict[str, Any]) -> Any:
@@ -124,6 +129,8 @@ class Change:
             return indices(value, self.variant, name, values, self.rng)
         if self.variant in WHOLE:
             return whole(value, self.variant, self.rng, _others(value, values))
+        if is_step(self.variant):
+            return take(value, self.variant, self.rng)
         return floats(value, self.variant, self.constants, self.rng)
 
 
@@ -143,6 +150,10 @@ def floats(t: Tensor, variant: str, constants: Constants, rng: random.Random) ->
     elif variant == "spread":
         most = min(24.0, math.log2(info.max) / 4)
         changed = wide * torch.exp2((_uniform(t, rng) * 2 - 1) * most)
+    elif variant == "late":
+        length = t.shape[-1] if t.dim() else 1
+        last = torch.arange(length, device=t.device) >= length - max(1, length // 8)
+        changed = torch.where(last, wide * 2.0 ** LATE[t.dtype.itemsize], wide)
     else:
         known = [*constants.real, *(float(n) for n in constants.whole if n < info.max)]
         if not known:
@@ -179,7 +190,7 @@ def indices(t: Tensor, variant: str, name: str, values: dict[str, Any], rng: ran
     """A tensor of indices with others in their place. Offsets stay in order, lengths keep their sum."""
     flat: list[int] = t.flatten().tolist()
     least, most = min(flat), max(flat)
-    role = _role(name, t, flat, values)
+    role = role_of(name, t, flat, values)
     if role == "offsets":
         inner = sorted(rng.choice(flat) if variant == "repeated" else rng.randint(least, most) for _ in flat[1:-1])
         new = [flat[0], *inner, flat[-1]][: len(flat)]
@@ -226,7 +237,7 @@ def refit(sample: Sample, op: Op[..., Any], sizes: dict[int, int], made: Sequenc
         if not isinstance(value, Tensor) or not _is_whole(value) or value.numel() == 0:
             return value
         flat: list[int] = value.flatten().tolist()
-        offsets = _role(name, value, flat, values) == "offsets"
+        offsets = role_of(name, value, flat, values) == "offsets"
         above = [s for s in sorted(sizes) if s > max(flat) or (offsets and s == max(flat))]
         if above and offsets:
             value = value * sizes[above[0]] // above[0]
@@ -254,7 +265,7 @@ NAMED = {
 }
 
 
-def _role(name: str, t: Tensor, flat: Sequence[int], values: dict[str, Any]) -> str:
+def role_of(name: str, t: Tensor, flat: Sequence[int], values: dict[str, Any]) -> str:
     """What a tensor of integers looks like: offsets into another tensor, lengths of its parts, or indices. References
     seldom say that offsets must be in order, and kernels rely on it."""
     sizes = {s for other in _others(t, values) for s in other.shape}

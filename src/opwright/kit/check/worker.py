@@ -8,7 +8,7 @@ import torch
 
 from opwright.kit.check.calls import first_line
 from opwright.kit.check.cases import Subject
-from opwright.kit.check.property import attempt, cases_of, chosen, failure, notes_of
+from opwright.kit.check.property import attempt, cases_of, chosen, failure, found_by, notes_of
 from opwright.kit.check.report import Failure, Finding, NotApplicable
 from opwright.kit.dispatch import registry
 from opwright.kit.workers.child import Say
@@ -18,7 +18,10 @@ from opwright.kit.workers.travel import form
 def answer(request: dict[str, Any], say: Say) -> dict[str, Any]:
     """Try the cases that a request asks for: each is named before, and what became of it told after."""
     home = registry.recall(request["home"])
-    subject = Subject(form(home, request["rung"]), request["device"], request["seed"], request["thorough"])
+    subject = Subject(
+        form(home, request["rung"]), request["device"], request["seed"], request["thorough"],
+        seconds=request["seconds"], case=request["case"], found=request["found"],
+    )  # fmt: skip
     done = set(request["done"])
     skipped, cases = cases_of(subject, request["property"])
     failures = 0
@@ -42,7 +45,8 @@ def answer(request: dict[str, Any], say: Say) -> dict[str, Any]:
         if failures >= request["most"]:
             break
     whole = skipped is None and request["case"] is None and not failures
-    return {"skipped": skipped, "notes": notes_of(subject, request["property"]) if whole else []}
+    found = found_by(subject, request["property"]) if whole else None
+    return {"skipped": skipped, "notes": notes_of(subject, request["property"]) if whole else [], "found": found}
 
 
 def _gpu_trouble(subject: Subject) -> str | None:

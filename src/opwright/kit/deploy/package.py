@@ -53,8 +53,9 @@ def package(
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / (target.stem + ".pt2")
         if isinstance(program, torch.export.ExportedProgram):
-            operators = [*_called(program)]
+            operators = _called(program)
             if compiled:
+                _refuse_default_dtypes(program)
                 private.compile_ahead(program, str(made))
             else:
                 torch.export.save(program, made)
@@ -68,16 +69,30 @@ def package(
     return target
 
 
-def _called(program: torch.export.ExportedProgram) -> Iterator[Op[..., Any]]:
+def _called(program: torch.export.ExportedProgram) -> list[Op[..., Any]]:
     """The operators of ours that a program calls."""
-    seen = set()
+    return [*dict.fromkeys(op for op, _ in _calls(program))]
+
+
+def _calls(program: torch.export.ExportedProgram) -> Iterator[tuple[Op[..., Any], torch.fx.Node]]:
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             name = getattr(getattr(node.target, "_schema", None), "name", None)
             op = None if name is None else registry.find(name)
-            if op is not None and op not in seen:
-                seen.add(op)
-                yield op
+            if op is not None:
+                yield op, node
+
+
+def _refuse_default_dtypes(program: torch.export.ExportedProgram) -> None:
+    """PyTorch stores a dtype that is left at its default as a whole number, which its own loader does not take."""
+    for op, node in _calls(program):
+        for at, parameter in enumerate(op.overload._schema.arguments):
+            given = at < len(node.args) or parameter.name in node.kwargs
+            if not given and parameter.default_value is not None and str(parameter.real_type) == "ScalarType":
+                raise ValueError(
+                    f"{op.name}: {parameter.name} is left at its default, which a compiled model cannot hold; "
+                    f"declare it as `{parameter.name}: torch.dtype | None = None`, or leave out compiled=True"
+                )
 
 
 def _named(archive: Path) -> Iterator[Op[..., Any]]:

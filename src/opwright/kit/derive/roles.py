@@ -11,7 +11,7 @@ import torch
 from opwright.kit import private
 from opwright.kit.derive import derive, keeping
 from opwright.kit.derive.derive import Missing, Rung
-from opwright.kit.derive.vjp import refuse_derivative
+from opwright.kit.derive.refused import refuse_derivative
 from opwright.kit.spec.samples import Maker, Sample, read_sample, samples_of_rung
 from opwright.kit.spec.schema import Signature
 from opwright.kit.spec.values import tensors
@@ -173,7 +173,7 @@ def _followed(name: str, total: Callable[..., Any]) -> Callable[..., Any]:
         if not lost or not torch.is_grad_enabled() or private.transforms() or private.modes():
             return out
         why = f"{name}_backward: PyTorch cannot differentiate it, since the reference of {name} leaves PyTorch"
-        return tuple(refuse_derivative(why, each) for each in out)
+        return tuple(refuse_derivative(why, each, given) for each in out)
 
     return checked
 

@@ -226,7 +226,12 @@ def _keys(*names: str) -> list[Any]:
     return [getattr(private.DispatchKey, name) for name in names if hasattr(private.DispatchKey, name)]
 
 
-_AUTOGRAD_KEYS = _keys("AutogradOther", "AutogradFunctionality", "AutogradNestedTensor", "ADInplaceOrView")
+# With what some derivatives are written in: the zeros of sgn's have no memory, and where DTensor calls a kernel nobody
+# would look before reading it.
+_AUTOGRAD_KEYS = _keys(
+    "AutogradOther", "AutogradFunctionality", "AutogradNestedTensor", "ADInplaceOrView",
+    "ZeroTensor", "Conjugate", "Negative",
+)  # fmt: skip
 _TRANSFORM_KEYS = _keys(
     "FuncTorchDynamicLayerFrontMode",
     "FuncTorchDynamicLayerBackMode",
@@ -234,12 +239,3 @@ _TRANSFORM_KEYS = _keys(
     "FuncTorchVmapMode",
     "FuncTorchGradWrapper",
 )
-
-
-def refuse_derivative(why: str, value: Any) -> Any:
-    """A value that must not look like a constant to whoever differentiates it, though it has no history."""
-    if isinstance(value, (list, tuple)):
-        return [refuse_derivative(why, v) for v in value]
-    if value is None or value.requires_grad or not has_gradient(value):
-        return value
-    return private.DelayedError(why, 1)(value.detach().requires_grad_())

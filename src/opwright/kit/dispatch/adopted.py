@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opwright.kit import private
 from opwright.kit.derive.vjp import above_autograd
 from opwright.kit.spec.schema import Signature
 from opwright.kit.spec.values import has_gradient, tensors
@@ -58,26 +59,46 @@ class Recorded:
 
     def __init__(self, name: str, signature: Signature, function: Callable[..., Any]) -> None:
         self.name, self.signature, self.function = name, signature, function
+        # Of torch.ops: it knows its parameters by name, and takes some by name alone.
+        self.is_operator = isinstance(function, (private.OpOverload, private.OpOverloadPacket))
 
     def original(self, values: Mapping[str, Any]) -> list[Tensor]:
         """What it gives, with whatever history it gives it."""
-        return flat(self.name, self.signature, self.function(*arranged(self.signature, values)))
+        named = [p.name for p in self.signature.parameters if p.keyword_only and self.is_operator]
+        args = [values[p.name] for p in self.signature.parameters if p.name not in named]
+        return flat(self.name, self.signature, self.function(*args, **{name: values[name] for name in named}))
 
     def forward(self, values: Mapping[str, Any]) -> list[Tensor]:
         """Its outputs alone."""
         with torch.inference_mode(False), torch.no_grad(), above_autograd():
-            return [own(t, values) for t in self.original({n: _usual(v) for n, v in values.items()})]
+            return own(self.original({n: _usual(v) for n, v in values.items()}), values)
 
     def saving(self, values: Mapping[str, Any]) -> tuple[list[Tensor], Any]:
         """Its outputs, and what autograd recorded of them."""
         followed = {p.name for p in self.signature.differentiable_inputs}
+        given = [t for name in followed for t in tensors(values[name])]
+        # As its caller has them, so that it computes no gradient that nobody wants; all where the caller does not say.
+        some = any(t.requires_grad for t in given)
         with torch.inference_mode(False), torch.enable_grad(), above_autograd():
-            leaves = {n: _leaves(v) if n in followed else _usual(v) for n, v in values.items()}
+            leaves = {n: _leaves(v, some) if n in followed else _usual(v) for n, v in values.items()}
             outs = self.original(leaves)
-        return [own(t.detach(), values) for t in outs], (leaves, outs)
+        self._refuse_unrecorded(leaves, outs)
+        return own([t.detach() for t in outs], values), (leaves, outs)
 
-    def backward(self, state: Any, grads: Sequence[Tensor | None], wanted: Sequence[bool], _: Any) -> list[Any]:
-        """The gradients of its inputs, as autograd finds them."""
+    def _refuse_unrecorded(self, leaves: Mapping[str, Any], outs: Sequence[Tensor]) -> None:
+        """Raise where autograd has recorded nothing: every gradient would be zero, without a word."""
+        nodes = [outs[i].grad_fn for i in self.signature.differentiable_outputs if outs[i].requires_grad]
+        if nodes and not any(map(_only_warns, nodes)):
+            return
+        if any(t.requires_grad for p in self.signature.differentiable_inputs for t in tensors(leaves[p.name])):
+            raise TypeError(
+                f"{self.name}: autograd records nothing of what was adopted, so it has no gradient; give ow.adopt its "
+                f"backward=…, or the torch.autograd.Function around it"
+            )
+
+    def backward(self, state: Any, grads: Sequence[Tensor | None], wanted: Sequence[bool], _: Any) -> list[Any] | None:
+        """The gradients of its inputs, as autograd finds them. None: it has not recorded all that is asked for, such as
+        the tensors of a list, which a torch.autograd.Function does not follow."""
         leaves, outs = state
         inputs = self.signature.differentiable_inputs
         asked = [
@@ -85,11 +106,15 @@ class Recorded:
         ]
         chosen = [outs[i] for i in self.signature.differentiable_outputs]
         with torch.inference_mode(False), torch.enable_grad(), above_autograd():
-            pairs = [(o, _usual(g)) for o, g in zip(chosen, grads, strict=True) if g is not None and o.requires_grad]
+            pairs = [(o, _usual(g)) for o, g in zip(chosen, grads, strict=True) if g is not None]
+            results = [o for o, _ in pairs]
+            recorded = [o for o in chosen if o.requires_grad]
+            if not all(o.requires_grad for o in results) or not _reached(recorded, asked):
+                return None
             found: Sequence[Tensor | None] = [None] * len(asked)
             if pairs and asked:
-                results, incoming = zip(*pairs, strict=True)
                 with torch.autograd.set_multithreading_enabled(False):
+                    incoming = [g for _, g in pairs]
                     found = torch.autograd.grad(results, asked, incoming, retain_graph=True, allow_unused=True)
         by_leaf = {id(t): torch.zeros_like(t) if g is None else g.detach() for t, g in zip(asked, found, strict=True)}
         return [_gradient(leaves[p.name], by_leaf) if w else None for p, w in zip(inputs, wanted, strict=True)]
@@ -135,25 +160,33 @@ class Pair:
     def forward(self, values: Mapping[str, Any]) -> list[Tensor]:
         """Its outputs alone."""
         with torch.no_grad():
-            return [own(t, values) for t in self.run(values)[: len(self.signature.outputs)]]
+            return own(self.run(values)[: len(self.signature.outputs)], values)
 
     def saving(self, values: Mapping[str, Any]) -> tuple[list[Tensor], Any]:
         """Its outputs, and all that it returned."""
         with torch.no_grad():
             found = self.run(values)
         # Not the outputs themselves: what leads to the gradient must not be held by what that keeps.
-        return [own(t.detach(), values) for t in found[: len(self.signature.outputs)]], found
+        outs = own([t.detach() for t in found[: len(self.signature.outputs)]], values)
+        return outs, (found, [_version(t) for t in found])
 
     def backward(
         self, state: Any, grads: Sequence[Tensor | None], wanted: Sequence[bool], values: Mapping[str, Any]
     ) -> list[Any]:
         """The gradients that the second function gives."""
+        returned, versions = state
+        for name, t, version in zip((*self.results, *self.saves), returned, versions, strict=True):
+            if name in self.takes and _version(t) != version:
+                raise RuntimeError(
+                    f"{self.name}: its backward takes {name}, which has been modified by an inplace operation since "
+                    f"the forward: it is at version {_version(t)}, expected version {version}; write to a clone"
+                )
         incoming = [
-            torch.zeros_like(state[i]) if g is None else g
+            torch.zeros_like(returned[i]) if g is None else g
             for i, g in zip(self.signature.differentiable_outputs, grads, strict=True)
         ]
         with torch.no_grad():
-            found = self.gradients(values, state, incoming)
+            found = self.gradients(values, returned, incoming)
         inputs = self.signature.differentiable_inputs
         return [found.get(p.name) if w else None for p, w in zip(inputs, wanted, strict=True)]
 
@@ -217,10 +250,45 @@ def _described(out: Any) -> str:
     return f"{len(out)} results" if isinstance(out, (tuple, list)) else type(out).__name__
 
 
-def own(t: Tensor, values: Mapping[str, Any]) -> Tensor:
-    """A result in memory of its own: what was adopted may return an argument, an operator may not."""
-    given = {a.untyped_storage().data_ptr() for value in values.values() for a in tensors(value) if a.numel()}
-    return t.clone() if t.numel() and t.untyped_storage().data_ptr() in given else t
+def own(outs: Sequence[Tensor], values: Mapping[str, Any]) -> list[Tensor]:
+    """Results in memory of their own: what was adopted may return an argument, or two results that share memory; an
+    operator may not."""
+    taken = {a.untyped_storage().data_ptr() for value in values.values() for a in tensors(value) if a.numel()}
+    found = []
+    for t in outs:
+        place = t.untyped_storage().data_ptr() if t.numel() else None
+        found.append(t.clone() if place in taken else t)
+        taken |= set() if place is None else {place}
+    return found
+
+
+def _version(t: Tensor) -> int:
+    """How often it has been written to; tensors of inference mode do not count."""
+    return 0 if t.is_inference() else t._version
+
+
+def _only_warns(node: Any) -> bool:
+    """Whether a node stands for an operator that nobody wrote a derivative for: PyTorch warns, and gives nothing."""
+    return node is not None and bool(node.name().endswith("WarnNotImplemented"))
+
+
+def _reached(results: Sequence[Tensor], leaves: Sequence[Tensor]) -> bool:
+    """Whether the history of some of the results leads to each of the leaves, and tells the whole derivative."""
+    missing = {id(t) for t in leaves if t.is_leaf and t.requires_grad}
+    if len(missing) < len({id(t) for t in leaves}):
+        return False  # what nobody followed
+    waiting: list[Any] = [t.grad_fn for t in results]
+    missing -= {id(t) for t in results}
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        if _only_warns(node):
+            return False
+        missing.discard(id(getattr(node, "variable", None)))
+        behind = {n for n, _ in getattr(node, "next_functions", ())} - seen
+        seen |= behind
+        waiting += behind
+    return not missing
 
 
 def _usual(value: Any) -> Any:
@@ -230,12 +298,12 @@ def _usual(value: Any) -> Any:
     return [_usual(v) for v in value] if isinstance(value, (list, tuple)) and tensors(value) else value
 
 
-def _leaves(value: Any) -> Any:
-    """A value to differentiate with respect to."""
+def _leaves(value: Any, some: bool) -> Any:
+    """A value to differentiate with respect to. `some`: of the tensors, those that require it."""
     if isinstance(value, Tensor):
         usual = _usual(value).detach()
-        return usual.requires_grad_() if has_gradient(usual) else usual
-    return [_leaves(v) for v in value] if isinstance(value, (list, tuple)) else value
+        return usual.requires_grad_() if has_gradient(usual) and (value.requires_grad or not some) else usual
+    return [_leaves(v, some) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def _gradient(value: Any, by_leaf: Mapping[int, Tensor]) -> Any:

@@ -12,7 +12,7 @@ import torch
 
 from opwright.kit import locks, private
 from opwright.kit.derive.derive import Missing
-from opwright.kit.dispatch import native, registry, ways, wire
+from opwright.kit.dispatch import native, objects, registry, ways, wire
 from opwright.kit.dispatch.untraced import untraced
 from opwright.kit.spec.schema import Signature
 
@@ -29,6 +29,8 @@ def why_not(op: Op[..., Any]) -> str | None:
     """None when calls of the operator are recorded in C++, else why they are recorded in Python."""
     if op.recorded_by_reference and not _writes_what_it_is_given(op):
         return "autograd records what its reference does"
+    if objects.takes_one(op):
+        return "it takes an object of C++, which may change until the gradient is computed"
     return native.available()
 
 

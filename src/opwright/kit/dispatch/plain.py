@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +13,8 @@ import torch
 from opwright.kit import locks, private
 from opwright.kit.build.bound import Bound
 from opwright.kit.build.library import Library
-from opwright.kit.derive.vjp import refuse_derivative
+from opwright.kit.derive.refused import refuse_derivative
+from opwright.kit.derive.vjp import differentiated
 from opwright.kit.dispatch.untraced import untraced
 from opwright.kit.spec.values import tensors
 
@@ -29,6 +31,7 @@ def function(library: Library, name: str, doc: str) -> Callable[..., Any]:
     if not any("Tensor" in b.parameters for b in bound):  # nothing tells the dispatcher which device is meant
         on = {device: partial(run.redispatch, _keys(device)) for device, run in on.items()}  # type: ignore[attr-defined]
     takes = bound[0].parameters.split(",") if bound[0].parameters else []
+    written = bound[0].written
     lacks = (
         f"{name}: it has no gradient, as a function of source strings; make an operator with @ow.op and a reference, "
         f"and {name} its kernel by kernel_source"
@@ -38,18 +41,26 @@ def function(library: Library, name: str, doc: str) -> Callable[..., Any]:
         if len(args) != len(takes):
             raise TypeError(f"{name}: it takes {len(takes)} arguments ({', '.join(takes)}), got {len(args)}")
         given = [t for value in args for t in tensors(value)]
+        updated = [t for i in written for t in tensors(args[i])]
+        if updated and torch.is_grad_enabled() and any(t.requires_grad for t in given):
+            raise RuntimeError(
+                f"{name}: it writes to a tensor, and what it takes requires a gradient, which it does not have; call "
+                f"it under torch.no_grad()"
+            )
         device = given[0].device.type if given else "cpu"
         run = on.get(device)
         if run is None:
             raise NotImplementedError(f"{name}: it is built for {' and '.join(on)}, got a tensor on {device}")
         try:
-            if not torch.is_grad_enabled() or not any(t.requires_grad for t in given):
-                return run(*args)
-            with torch.no_grad():
+            recording = differentiated(given)
+            with torch.no_grad() if recording else contextlib.nullcontext():
                 out = run(*args)
         except RuntimeError as e:
             raise _type_error(name, e) from None
-        return refuse_derivative(lacks, out) if tensors(out) else out
+        for t in updated:
+            if not t.is_inference():
+                torch.autograd.graph.increment_version(t)  # what was saved of it is not what it was
+        return refuse_derivative(lacks, out, given) if recording and tensors(out) else out
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = "\n".join(filter(None, (doc, f"{bound[0].function}({', '.join(takes)}) -> {bound[0].results}")))
@@ -64,6 +75,11 @@ def _type_error(name: str, e: RuntimeError) -> Exception:
     return TypeError(f"{name}: argument {int(found[2]) + 1} must be a {found[1]}, got {found[3]}")
 
 
+def _mutable(kind: str, i: int) -> str:
+    """A type in a schema, of what is written to."""
+    return kind.replace("Tensor", f"Tensor(w{i}!)", 1)
+
+
 def _keys(device: str) -> Any:
     return private.DispatchKeySet(private.parse_key(device.upper()))
 
@@ -72,7 +88,8 @@ def _overload(bound: Bound, key: str) -> Any:
     """What the dispatcher calls; its schema is what the library says of the function."""
     overload = f"{bound.device}_{key}"
     qualname = f"{bound.op}.{overload}"
-    takes = [f"{kind} a{i}" for i, kind in enumerate(filter(None, bound.parameters.split(",")))]
+    kinds = enumerate(filter(None, bound.parameters.split(",")))
+    takes = [f"{_mutable(kind, i) if i in bound.written else kind} a{i}" for i, kind in kinds]
     with _lock:
         if qualname not in _defined:
             # Kept for good: what was defined here goes when it does.

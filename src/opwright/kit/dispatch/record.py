@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from opwright.kit import private
-from opwright.kit.derive.vjp import refuse_derivative
-from opwright.kit.dispatch import kept, registry
+from opwright.kit.derive.refused import lead, refuse_derivative
+from opwright.kit.dispatch import kept, objects, registry
 from opwright.kit.spec.require import spell
 from opwright.kit.spec.values import like, tensors, unread
 
@@ -33,8 +33,10 @@ def autograd_kernel(op: Op[..., Any], keyset: Any, args: tuple[Any, ...], kwargs
         return op.run_differentiated(*args, **kwargs)
     if torch.is_grad_enabled() and any(t.requires_grad for t in followed):
         # Compiled graphs are cached on disk under the operator's name, whatever its reference says by then. So they
-        # hold it and its gradient as one node each, where there is a gradient to hold.
-        if op.recorded_by_reference and not (torch.compiler.is_compiling() and op.has_rung):
+        # hold it and its gradient as one node each, where there is a gradient to hold. So do DTensors: a gradient has
+        # rules of its own, to every order, which the steps of its reference have not.
+        one_node = torch.compiler.is_compiling() or (op.is_gradient and registry.any_distributed(strangers))
+        if op.recorded_by_reference and not (one_node and op.has_rung):
             return op.run_differentiated(*args, **kwargs)
         form = op.recorded_form if op.has_rung else op
         flat = _node_of(op.name).apply(form, keyset, values, whole, *followed)  # type: ignore[no-untyped-call]
@@ -70,6 +72,8 @@ class _Node(torch.autograd.Function):
         ctx.op = op
         ctx.shapes = [None if o is None else [_Shape.of(t) for t in tensors(o)] for o in outputs]
         _save(ctx, op, rung, inputs, outputs, whole)
+        once = ctx.above is not None and ctx.above.differentiable_once is not None
+        ctx.leads = lead(followed) if once else []
         fixed = [
             t
             for o, value in zip(op.signature.outputs, outputs, strict=True)
@@ -107,7 +111,8 @@ class _Node(torch.autograd.Function):
         else:
             grads = above(**arguments)
         if torch.is_grad_enabled() and above.differentiable_once is not None:
-            grads = [refuse_derivative(above.differentiable_once, grad) for grad in grads]
+            made_of = [t for value in arguments.values() for t in tensors(value)]
+            grads = [refuse_derivative(above.differentiable_once, grad, made_of + ctx.leads) for grad in grads]
         result: list[Tensor | None] = []
         for p, want, grad in zip(op.signature.differentiable_inputs, wants, grads, strict=True):
             each = list(grad) if isinstance(grad, (list, tuple)) else [grad]
@@ -224,6 +229,8 @@ def _save(
 
     for name in rung.inputs:
         value = values[name]
+        if private.class_of(value) is not None:
+            value = objects.Seen(op, name, value)
         only_like = rung.signature.names[name].like and value is not None and not whole
         plan[name] = like(value) if only_like else keep_if_read(name, value)
     for name, index in rung.outputs.items():
@@ -240,6 +247,8 @@ def _restore(ctx: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     def fill(value: Any) -> Any:
         if isinstance(value, _Slot):
             return kept[value.index]
+        if isinstance(value, objects.Seen):
+            return value.as_it_was()
         return [fill(v) for v in value] if isinstance(value, list) else value
 
     return {name: fill(value) for name, value in ctx.plan.items()}, ctx.values

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from opwright.kit import private
-from opwright.kit.dispatch import autocast, batching, bind, compiled, fake, native, node, record, registry, sharding
+from opwright.kit.dispatch import autocast, batching, bind, compiled, fake, meshes, native, node, record, registry
 from opwright.kit.dispatch.untraced import untraced
 from opwright.kit.spec.captured import digest
 from opwright.kit.spec.names import closed_over
@@ -46,7 +46,7 @@ def register(op: Op[..., Any]) -> None:
                 compiled.forget(entry.op)
                 _leave_behind(entry.op)
             bind.replace(entry, op)
-            sharding.changed(op)
+            meshes.changed(op)
             return
         if entry is not None and op.home is op:
             compiled.forget(entry.op)
@@ -211,4 +211,4 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
     if public:
         setattr(namespace, op.name, packet)
         registry.entries[op.qualname] = entry
-    sharding.introduce(entry)
+    meshes.introduce(entry)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from opwright.kit.build import strings
+from opwright.kit.build import depends, strings
 from opwright.kit.spec import words
 from opwright.kit.spec.domain import Domain
 from opwright.kit.spec.operator import KernelSpec
@@ -52,7 +52,8 @@ def beside(options: Options, folder: Path, more: Sequence[str]) -> Options:
     """Options for strings whose author stands in a folder: what they name is looked for there."""
     spelled = [os.fspath(folder / include) for include in options.include]
     sources = [os.fspath(folder / source) for source in options.sources]
-    return replace(options, include=tuple(spelled), sources=(*more, *sources))
+    flags = depends.absolute(options.cxxflags, folder)
+    return replace(options, include=tuple(spelled), cxxflags=flags, sources=(*more, *sources))
 
 
 def _folder_of(op: Op[..., Any]) -> Path:

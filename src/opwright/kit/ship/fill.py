@@ -92,9 +92,6 @@ def _fill(folder: Path, place: Path, wishes: dict[str, Any]) -> Filled:
     for library in libraries:
         plan = library.plan()
         entry = library.find(plan)
-        elsewhere = [h for h in entry.about.get("more_headers", {}) if not Path(h).is_relative_to(folder)]
-        if elsewhere:  # headers that only the compiler finds were found in another copy of the package
-            entry = library.find(plan, force=True)
         library.bound = [Bound(*row) for row in entry.about.get("kernels", ())]
         for op in operators:
             for kernel in op.kernels:
@@ -177,7 +174,7 @@ def _why_no_cuda(wishes: dict[str, Any]) -> str | None:
 
 
 def _row(folder: Path, library: Library, plan: Plan, entry: cache.Entry) -> shipped.Row:
-    more = (Path(header) for header in entry.about.get("more_headers", {}))
+    more = (plan.located(header) for header in entry.about.get("more", ()))
     files = [file for file in (*plan.sources, *plan.headers, *more) if file.resolve().is_relative_to(folder)]
     for include in library.options.include:
         if Path(include).is_absolute() and not Path(include).resolve().is_relative_to(folder):

@@ -14,19 +14,25 @@ from typing import Any, Literal, NamedTuple
 
 from opwright.kit.spec import words
 from opwright.kit.spec.domain import Domain
+from opwright.kit.spec.require import spell
 from opwright.kit.spec.schema import Signature
-from opwright.kit.spec.sizes import Dimension, Pattern, parse
+from opwright.kit.spec.sizes import Dimension, Pattern, misfit_of, parse
 
 REPLICATE: Literal["replicate"] = "replicate"
 """Every device has the whole tensor."""
 PARTIAL: Literal["partial"] = "partial"
 """Every device has a summand of it."""
-Placement = int | Literal["replicate", "partial"]
-"""Where a tensor is: cut along a dimension, or one of these."""
+Placement = int | str
+"""Where a tensor is: cut along a dimension, or one of these; of what a reference allows also `partial max` and others,
+which PyTorch joins so."""
 
 LEADING = "..."
 Shape = Sequence[int]
 Shapes = Mapping[str, Shape | None]
+
+
+class Misfit(ValueError):
+    """The tensors of a call are not such as a declaration describes, and why."""
 
 
 class Rule(NamedTuple):
@@ -55,13 +61,23 @@ class Sharding:
     """The tensors that enter such sums once: each device gets a summand of them."""
     group: str | None = None
     """The parameter that names the devices between which the operator communicates by itself."""
+    ranks: str | None = None
+    """That which says how many they are."""
+    across: tuple[str, ...] = ()
+    """The dimensions whose pieces it communicates between: they may be cut among those devices, and no others."""
+    whole: tuple[int, ...] = ()
+    """The results that every device has whole where they lack the dimension that is cut."""
+
+    def communicates(self, rule: Rule) -> bool:
+        """Whether the operator communicates between the pieces of a rule."""
+        return rule.dimension.partition("[")[0] in self.across
 
     def rules(self, shapes: Shapes, results: Sequence[Shape | None] = ()) -> list[Rule]:
-        """The rules for a call with tensors of these shapes; those of results where they are known."""
+        """The rules for a call with tensors of these shapes; those of results where they are known. Misfit where they
+        are not such as the patterns describe, of which nothing is said then."""
         here = {name: shape for name, shape in shapes.items() if shape is not None}
         named = {name: pattern for name, pattern in self.inputs.items() if name in here}
-        if any(pattern.align(tuple(here[name])) is None for name, pattern in named.items()):
-            return []  # the operator will reject it
+        self._refuse(named, here, results)
         leading = [_leading(pattern, here[name]) for name, pattern in named.items()]
         known = [_leading(p, r) for p, r in zip(self.outputs, results, strict=False) if r is not None]
         sizes = _broadcast([*leading, *known])
@@ -72,6 +88,19 @@ class Sharding:
             elif any(_position(p, name) is not None for p in named.values()):
                 found.append(self._rule(name, here, sizes))
         return found
+
+    def _refuse(self, named: Mapping[str, Pattern], here: Mapping[str, Shape], results: Sequence[Shape | None]) -> None:
+        outs = {f"result {i}": p for i, p in enumerate(self.outputs)}
+        shapes = {**here, **dict(zip(outs, results, strict=False))}
+        patterns = {n: p for n, p in {**named, **outs}.items() if shapes.get(n) is not None}
+        why = misfit_of(patterns, {n: tuple(shapes[n] or ()) for n in patterns})
+        if why is not None:
+            raise Misfit(why)
+        leading = {n: _leading(p, shapes[n] or ()) for n, p in patterns.items() if p.leading}
+        whole = _broadcast(list(leading.values()))
+        for name, sizes in leading.items():
+            if any(n not in (1, of) for n, of in zip(reversed(sizes), reversed(whole), strict=False)):
+                raise Misfit(f"the leading dimensions of {name}, {spell(sizes)}, do not broadcast with the others'")
 
     def _rule(self, name: str, here: Mapping[str, Shape], sizes: list[int], back: int = 0) -> Rule:
         """The rule for one dimension; of the leading ones, that which stands so many from their end."""
@@ -86,13 +115,14 @@ class Sharding:
                     place = len(own) - back
             inputs[tensor] = REPLICATE if place is None else place
         outputs: list[Placement] = []
-        for pattern in self.outputs:
+        for index, pattern in enumerate(self.outputs):
             place = _position(pattern, name) if name != LEADING else None
             place = None if place is None else place + (len(sizes) if pattern.leading else 0)
             if name == LEADING and pattern.leading:
                 place = len(sizes) - back
-            outputs.append(PARTIAL if place is None else place)
-        if all(o == PARTIAL for o in outputs):
+            lacking = REPLICATE if index in self.whole else PARTIAL
+            outputs.append(lacking if place is None else place)
+        if PARTIAL in outputs:
             inputs |= {tensor: PARTIAL for tensor in self.once if tensor in here}
         spelled = f"{name}[{len(sizes) - back}]" if name == LEADING else name
         return Rule(spelled, inputs, tuple(outputs))
@@ -146,6 +176,8 @@ def read(
     sums: Any = (),
     once: Any = (),
     group: Any = None,
+    across: Any = None,
+    whole: Any = (),
     signature: Signature | None = None,
     extras: Sequence[str] = (),
     domains: Sequence[Domain] = (),
@@ -160,24 +192,28 @@ def read(
     except ValueError as e:
         raise ValueError(str(e).replace("sizes:", f"{op}: shard:", 1)) from None
     given_sums, given_once = _names(op, "sums", sums), _names(op, "once", once)
+    given_whole = _indices(op, _names(op, "whole", whole), len(outputs), signature, extras)
     patterns = [*inputs.values(), *outputs]
     there = list(dict.fromkeys(d.names[0] for p in inputs.values() for d in p.dimensions if _is_plain(d)))
     there += [LEADING] if any(p.leading for p in inputs.values()) else []
     if over is None:
         in_results = [n for n in there if any(_has(p, n) for p in outputs)]
-        whole = [n for n in in_results if _unfit(n, inputs, outputs, given_sums) is None]
-        cut: tuple[str, ...] = tuple(dict.fromkeys((*whole, *given_sums)))
+        fit = [n for n in in_results if _unfit(n, inputs, outputs, given_sums, given_whole) is None]
+        cut: tuple[str, ...] = tuple(dict.fromkeys((*fit, *given_sums)))
     else:
         cut = tuple(dict.fromkeys((*_names(op, "over", over), *given_sums)))
-    made = Sharding(text, inputs, tuple(outputs), cut, given_sums, given_once, group)
+    name, ranks = (group, None) if group is None or isinstance(group, str) else (*group, None)[:2]
+    between = _names(op, "across", across) if across is not None else cut if group is not None else ()
+    made = Sharding(text, inputs, tuple(outputs), cut, given_sums, given_once, name, ranks, between, given_whole)
     _refuse_tensors(op, made, signature)
+    _refuse_strange(op, made)
     for name in cut:
         word = "sums" if name in given_sums else "over"
         if name not in there:
             composed = any(name in d.names for p in patterns for d in p.dimensions)
             why = "stands in products and sums alone" if composed else "is in no input"
             raise ValueError(f"{op}: shard: {word} names the dimension {name!r}, which {why}; there are {_list(there)}")
-        why_not = _unfit(name, inputs, outputs, given_sums)
+        why_not = _unfit(name, inputs, outputs, given_sums, given_whole)
         if why_not is not None:
             raise ValueError(f"{op}: shard: {name!r} cannot be cut: {why_not}")
     for name in given_sums:
@@ -192,6 +228,37 @@ def read(
     for domain in domains:
         refuse_contradiction(op, made, domain)
     return made
+
+
+def _indices(
+    op: str, names: Sequence[str], count: int, signature: Signature | None, extras: Sequence[str]
+) -> tuple[int, ...]:
+    """The places of results that are named, or numbered where they have no names."""
+    outputs = () if signature is None else signature.outputs
+    known = [*(o.name or str(i) for i, o in enumerate(outputs)), *extras] or [str(i) for i in range(count)]
+    strange = next((n for n in names if n not in known[:count]), None)
+    if strange is not None:
+        raise ValueError(f"{op}: shard: whole names the result {strange!r}; described are {_list(known[:count])}")
+    return tuple(known.index(n) for n in names)
+
+
+def _refuse_strange(op: str, made: Sharding) -> None:
+    """Raise where a result has a dimension that nobody else has, and where nobody communicates across one."""
+    known = {n for p in made.inputs.values() for d in p.dimensions for n in d.names}
+    for i, pattern in enumerate(made.outputs):
+        strange = next((n for d in pattern.dimensions for n in d.names if n not in known), None)
+        if strange is not None:
+            raise ValueError(
+                f"{op}: shard: result {i}[{pattern}] has the dimension {strange!r}, which no input has; write _ for a "
+                f"size of its own"
+            )
+        if pattern.leading and not any(p.leading for p in made.inputs.values()):
+            raise ValueError(f"{op}: shard: result {i}[{pattern}] has leading dimensions, which no input has")
+    if made.across and made.group is None:
+        raise ValueError(f"{op}: shard: across names {made.across[0]!r}, and no group communicates: say group=…")
+    missing = next((n for n in made.across if n not in made.over), None)
+    if missing is not None:
+        raise ValueError(f"{op}: shard: across names {missing!r}, which is not cut; cut are {_list(made.over)}")
 
 
 def _names(op: str, word: str, given: Any) -> tuple[str, ...]:
@@ -246,10 +313,12 @@ def _has(pattern: Pattern, name: str) -> bool:
     return pattern.leading if name == LEADING else _position(pattern, name) is not None
 
 
-def _unfit(name: str, inputs: Mapping[str, Pattern], outputs: Sequence[Pattern], sums: Sequence[str]) -> str | None:
+def _unfit(
+    name: str, inputs: Mapping[str, Pattern], outputs: Sequence[Pattern], sums: Sequence[str], whole: Sequence[int]
+) -> str | None:
     """Why a dimension cannot be cut as it is declared; None: it can."""
     if name == LEADING:
-        lacks = not all(p.leading for p in outputs) and name not in sums
+        lacks = not all(p.leading or i in whole for i, p in enumerate(outputs)) and name not in sums
         return "a result has no leading dimensions, and is not said to be a sum over them" if lacks else None
     labelled = [*inputs.items(), *((f"result {i}", p) for i, p in enumerate(outputs))]
     for tensor, pattern in labelled:
@@ -260,8 +329,8 @@ def _unfit(name: str, inputs: Mapping[str, Pattern], outputs: Sequence[Pattern],
         if len(mentions) > 1:
             return f"{tensor} has it twice, and would have to be cut along both"
     for i, pattern in enumerate(outputs):
-        if name not in sums and _position(pattern, name) is None:
-            return f"result {i} lacks it, and is not said to be a sum over it (sums={name!r})"
+        if name not in sums and i not in whole and _position(pattern, name) is None:
+            return f"result {i} lacks it, and is not said to be a sum over it (sums={name!r}), nor whole everywhere"
     return None
 
 
@@ -276,8 +345,15 @@ def _refuse_tensors(op: str, made: Sharding, signature: Signature | None) -> Non
                 raise TypeError(f"{op}: {word} names {name!r}; the tensors of {op} are {', '.join(known)}{hint}")
             if signature.names[name].kind.is_list:
                 raise TypeError(f"{op}: {word} names {name!r}, which is a list of tensors; only single ones are cut")
-    if made.group is not None and made.group not in signature.names:
-        raise TypeError(f"{op}: shard: group names {made.group!r}, which is no parameter of {op}")
+    lists = [p.name for p in signature.parameters if p.kind.is_tensor and p.kind.is_list]
+    lists += [f"result {o.name or i}" for i, o in enumerate(signature.outputs) if o.kind.is_list]
+    if lists:
+        raise TypeError(
+            f"{op}: shard: {lists[0]} is a list of tensors, of which there are no rules; its reference runs"
+        )
+    strange = next((n for n in (made.group, made.ranks) if n is not None and n not in signature.names), None)
+    if strange is not None:
+        raise TypeError(f"{op}: shard: group names {strange!r}, which is no parameter of {op}")
 
 
 def refuse_contradiction(op: str, sharding: Sharding, domain: Domain) -> None:

@@ -57,7 +57,11 @@ class Pattern(NamedTuple):
 def parse(sizes: str) -> dict[str, Pattern]:
     """The pattern of each tensor that `sizes` names; ValueError where it cannot be read."""
     rest = re.sub(r"\s+", " ", sizes.replace(";", " ")).strip()
-    patterns = {match[1]: _pattern(match) for match in TENSOR.finditer(rest)}
+    patterns: dict[str, Pattern] = {}
+    for match in TENSOR.finditer(rest):
+        if match[1] in patterns:
+            raise ValueError(f"sizes: {match[1]} has two patterns, {match[1]}[{patterns[match[1]]}] and {match[0]}")
+        patterns[match[1]] = _pattern(match)
     left = TENSOR.sub("", rest).replace(",", "").strip()
     if left:
         raise ValueError(f"sizes: cannot read {left!r}; write for example x[..., k] weight[n, k]")
@@ -83,18 +87,23 @@ def _dimension(match: re.Match[str]) -> Dimension:
 
 def misfit(patterns: Mapping[str, Pattern], arguments: Mapping[str, Any]) -> str | None:
     """Why these arguments do not fit; None when they do."""
+    given = {name: arguments.get(name) for name in patterns}
+    return misfit_of(patterns, {name: t.shape for name, t in given.items() if isinstance(t, Tensor)})
+
+
+def misfit_of(patterns: Mapping[str, Pattern], shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Why tensors of these shapes do not fit; None when they do."""
     bound: dict[str, int] = {}
     sums: list[tuple[str, Dimension, int]] = []  # for when all else is known
     for name, pattern in patterns.items():
-        t = arguments.get(name)
-        if not isinstance(t, Tensor):
+        if name not in shapes:
             continue
         known = dict(bound)
-        sizes = pattern.align(t.shape)
+        sizes = pattern.align(shapes[name])
         if sizes is None or not all(dimension.takes(size, bound) for dimension, size in sizes):
             mentioned = [name for dimension in pattern.dimensions for name in dimension.names]
             using = _using(known, [k for k in known if k in mentioned])
-            return f"{name} has shape {spell(t.shape)}, which does not fit {name}[{pattern}]{using}"
+            return f"{name} has shape {spell(shapes[name])}, which does not fit {name}[{pattern}]{using}"
         sums += [(name, dimension, size) for dimension, size in sizes if len(dimension.names) > 1]
     for name, dimension, size in sums:
         given = [n for n in dimension.names if n in bound]

@@ -222,6 +222,8 @@ def _exactly(name: str, args: Any, kwargs: dict[str, Any], out: Tensor, dtype: t
     if name not in ALGEBRAIC or not out.is_floating_point() or not dtype.is_floating_point:
         return None
     few = torch.float32 if dtype == torch.float64 else dtype
+    if any(isinstance(a, float) and torch.tensor(a, dtype=few).item() != a for a in (*args, *kwargs.values())):
+        return None  # 0.1 is rounded before anything is multiplied by it
     exact = out.to(few).to(out.dtype) == out
     if name in ("add", "sub"):  # where one is so small that the other absorbs it, their sum looks exact
         a, b = args[0], args[1] * kwargs.get("alpha", 1)

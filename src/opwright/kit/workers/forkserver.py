@@ -96,38 +96,63 @@ class Forked:
         return self._server.wait(self._pid)
 
     def kill(self) -> None:
-        """End it at once."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
+        """End it and what it started at once."""
+        _end(self._pid)
+
+    def is_over(self) -> bool:
+        """Whether it has ended, though one that it forked may still hold its channel."""
+        try:
+            with open(f"/proc/{self._pid}/stat", encoding="utf-8", errors="replace") as file:
+                return file.read().rpartition(")")[2].split()[0] in "ZX"
+        except OSError:
+            return not os.path.exists(f"/proc/{self._pid}")
 
 
 def tend(module: str, descriptor: int) -> None:
     """The process's side: fork on request, until the parent is gone; then no worker is needed any more."""
-    alive = set()
-    with socket.socket(fileno=descriptor) as asked:
-        while True:
-            message, fds, _, _ = socket.recv_fds(asked, 1, 2)
-            if not message:
-                break
-            if message == b"f":
-                pid = os.fork()
-                if pid == 0:
-                    asked.close()
-                    _work(module, *fds)
-                alive.add(pid)
-                for fd in fds:
-                    os.close(fd)
-                asked.sendall(pid.to_bytes(8, "little", signed=True))
-            else:
-                pid = int.from_bytes(asked.recv(8, socket.MSG_WAITALL), "little")
-                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                alive.discard(pid)
-                asked.sendall(code.to_bytes(8, "little", signed=True))
-    for pid in alive:
-        os.kill(pid, signal.SIGKILL)  # not waited for: the number is still theirs
+    alive: set[int] = set()
+    here = os.getpid()
+    try:
+        with socket.socket(fileno=descriptor) as asked:
+            _tend(module, asked, alive)
+    finally:
+        if os.getpid() == here:
+            for pid in alive:
+                _end(pid)  # not waited for: the number is still theirs
+
+
+def _tend(module: str, asked: socket.socket, alive: set[int]) -> None:
+    while True:
+        message, fds, _, _ = socket.recv_fds(asked, 1, 2)
+        if not message:
+            return
+        if message == b"f":
+            pid = os.fork()
+            if pid == 0:
+                asked.close()
+                _work(module, *fds)
+            alive.add(pid)
+            for fd in fds:
+                os.close(fd)
+            asked.sendall(pid.to_bytes(8, "little", signed=True))
+        else:
+            pid = int.from_bytes(asked.recv(8, socket.MSG_WAITALL), "little")
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            _end(pid)  # what it started outlives it by no more than this; the number is still its group's
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            alive.discard(pid)
+            asked.sendall(code.to_bytes(8, "little", signed=True))
+
+
+def _end(pid: int) -> None:
+    """End a worker and its group; the worker alone where it has none yet."""
+    for end in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            end(pid, signal.SIGKILL)
 
 
 def _work(module: str, channel: int, log: int) -> None:
+    os.setsid()  # a group of its own, to be ended as one
     os.dup2(log, 1)
     os.dup2(log, 2)
     try:

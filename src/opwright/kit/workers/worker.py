@@ -19,6 +19,8 @@ from opwright.kit.workers.travel import Stranded, identity, ticket
 
 PATIENCE = 300.0
 """Seconds without a sign of life after which a worker is given up."""
+LOOK = 0.05
+"""Seconds between looks at whether a silent worker is still there."""
 Answer = dict[str, Any]
 
 
@@ -47,6 +49,9 @@ class Process(Protocol):
     def kill(self) -> None:
         """End it at once."""
 
+    def is_over(self) -> bool:
+        """Whether it has ended, though one that it forked may still hold its channel."""
+
 
 Start = Callable[[int, int], Process]
 """Starts a process that talks through one descriptor and prints to another."""
@@ -72,6 +77,10 @@ class Spawned(subprocess.Popen[bytes]):
         """End it and what it started (compilers, the program under a tool)."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self.poll() is not None
 
 
 def spawning(module: str, more: Mapping[str, str], under: Sequence[str] = ()) -> Start:
@@ -143,11 +152,18 @@ class Worker:
 
     def _line(self, end: float, seconds: float) -> bytes | None:
         """What it writes next; None when it writes no more."""
+        over = False
         while b"\n" not in self._rest:
-            self._channel.settimeout(max(end - time.monotonic(), 0.001))
+            left = end - time.monotonic()
+            self._channel.settimeout(0.001 if over else max(min(left, LOOK), 0.001))
             try:
                 piece = self._channel.recv(1 << 16)
             except TimeoutError:
+                if over:  # and all that it wrote was read
+                    return None
+                over = self._process is not None and self._process.is_over()
+                if left > LOOK or over:
+                    continue
                 raise self._late(seconds) from None
             except ConnectionResetError:  # it died before it had read all that it was asked
                 piece = b""

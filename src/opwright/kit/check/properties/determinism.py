@@ -50,8 +50,8 @@ def check(subject: Subject, case: Case) -> None:
             if differ is not None:
                 at, a, b = differ
                 raise Finding(
-                    f"call {k + 1} gave other values than the first; where that is meant to be (atomics), declare "
-                    f"@ow.op(deterministic=False)",
+                    f"call {k + 1} gave other values than the first; where that is meant to be (atomics), say "
+                    "deterministic=False",
                     index=at, expected=a, got=b,
                 )  # fmt: skip
     finally:

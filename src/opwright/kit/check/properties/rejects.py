@@ -17,6 +17,8 @@ from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.drawn import Draw
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
+from opwright.kit.check.screen import RejectedOnCpu, reads_integers_on_gpu
+from opwright.kit.op import Op
 from opwright.kit.spec.samples import Reject, Sample
 from opwright.kit.spec.values import tensors
 from opwright.kit.truth.oracle import Oracle, copied, rebuilt
@@ -88,11 +90,13 @@ def _answers_alike(subject: Subject, sample: Sample, what: str) -> None:
         raise NotApplicable("it would not end")
     if op.is_gradient:
         # Autograd hands a rung what belongs together; of anything else it is only asked to survive.
-        with contextlib.suppress(Exception):
-            results_of(op, op, copied(sample))
+        _survives(op, sample)
         return
     try:
         oracle = Oracle(reference_of(op), sample, subject.seed)
+    except RejectedOnCpu:
+        _survives(op, sample)  # to raise for an index, a GPU would have to wait for the call before
+        return
     except Exception as e:
         try:
             results_of(op, op, copied(sample))
@@ -110,6 +114,20 @@ def _answers_alike(subject: Subject, sample: Sample, what: str) -> None:
             oracle.judge(got)
         except Finding as f:
             raise Finding(f"with {what}, {f.message}", index=f.index, expected=f.expected, got=f.got) from None
+
+
+def _survives(op: Op[..., Any], sample: Sample) -> None:
+    if reads_integers_on_gpu(sample) and not _has_kernel_for(op, sample):
+        raise NotApplicable("the reference runs, and on a GPU a bad index ends more than the call")
+    with contextlib.suppress(Exception):
+        results_of(op, op, copied(sample))
+
+
+def _has_kernel_for(op: Op[..., Any], sample: Sample) -> bool:
+    try:
+        return op.choose(op.signature.bind(sample.args, sample.kwargs))[0] is not None
+    except Exception:
+        return False  # it is no call at all
 
 
 def _worse(value: Any, rng: random.Random) -> tuple[str, Any]:

@@ -14,7 +14,7 @@ from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.properties import forward, gradients
 from opwright.kit.check.property import Property
 
-PROPERTY = Property(turn=240, device="cpu", process="alone", once=True, asked=True)
+PROPERTY = Property(turn=240, device="cpu", process="alone", once=True, asked="sanitize")
 
 FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g1 -O1"
 

@@ -21,7 +21,7 @@ from opwright.kit.check.report import Finding
 from opwright.kit.workers.travel import ticket
 from opwright.kit.workers.worker import Died, Worker, spawning
 
-PROPERTY = Property(turn=250, device="cuda", once=True, asked=True)
+PROPERTY = Property(turn=250, device="cuda", once=True, asked="sanitize")
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 WATCHED = "opwright.kit.check.watched"

@@ -35,7 +35,13 @@ def skip(subject: Subject) -> str | None:
     return None
 
 
+FITS = "_fits.1"
+"""The case that asks whether a declaration fits any sample at all; no dimension is called so."""
+
+
 def cases(subject: Subject) -> Iterator[Case]:
+    if subject.op.spec.sharding is not None:
+        yield Case(0, subject.main, PLAIN, "", extra=FITS)
     for sample in range(subject.count):
         for variant in ("", "tail"):
             plain = Case(sample, subject.main, PLAIN, variant)
@@ -46,11 +52,11 @@ def cases(subject: Subject) -> Iterator[Case]:
 def _rules(subject: Subject, plain: Case, pieces: int) -> dict[str, Rule]:
     """The rules for a call, by the dimension that is cut. What a reference allows is asked for one sample alone."""
     asked = plain.sample == 0 and not plain.variant and pieces == PIECES[0]
-    key = f"sharding {plain.id} {asked}"
+    key = f"sharding {plain.id} {pieces}"
     if key not in subject._memo:
         try:
             sample = subject.draw(plain)
-            found = cut.rules(subject.op, sample)
+            found = cut.rules(subject.op, sample, pieces)
             if found is None and asked:
                 found = cut.carried(subject.op, sample, pieces, subject.rng(plain.id))
         except NotApplicable:
@@ -61,6 +67,9 @@ def _rules(subject: Subject, plain: Case, pieces: int) -> dict[str, Rule]:
 
 
 def check(subject: Subject, case: Case) -> None:
+    if case.extra == FITS:
+        cut.refuse_unused(subject)
+        return
     plain = replace(case, extra="")
     dimension, _, pieces = case.extra.rpartition(".")
     rule = _rules(subject, plain, int(pieces)).get(dimension)
@@ -80,5 +89,5 @@ def _oracle(subject: Subject, plain: Case, sample: Sample) -> Oracle:
 
 
 def notes(subject: Subject) -> list[str]:
-    """The dimensions that could be cut and are not declared."""
-    return cut.could_be_declared(subject)
+    """The dimensions that could be cut and are not declared, and those that no sample could prove."""
+    return [*cut.never_cut(subject), *cut.could_be_declared(subject)]

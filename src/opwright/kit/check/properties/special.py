@@ -13,7 +13,7 @@ from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
-from opwright.kit.truth.oracle import Oracle, Results, rebuilt
+from opwright.kit.truth.oracle import Oracle, Results, copied, rebuilt
 from opwright.kit.truth.tolerance import smallest
 
 PROPERTY = Property(turn=20)
@@ -58,11 +58,11 @@ def check(subject: Subject, case: Case) -> None:
     oracle = accepted(lambda: Oracle(reference_of(subject.op), sample, subject.seed))
     if case.extra == "large" and not oracle.pointwise:
         raise NotApplicable("whether a sum overflows depends on its order")
-    got = attempt(subject.op, sample)
+    got = attempt(subject.op, copied(sample))
     try:
         oracle.judge(got)
         if case.extra.startswith("zero") and oracle.pointwise:
-            _signs(oracle, got)
+            same_signs(oracle, got)
     except Finding as f:
         f.call = sample
         raise
@@ -101,7 +101,7 @@ def _sprinkled(t: Tensor, kind: str, rng: random.Random) -> Tensor:
     return out.copy_(flat.reshape(t.shape))
 
 
-def _signs(oracle: Oracle, got: Results) -> None:
+def same_signs(oracle: Oracle, got: Results) -> None:
     """The sign of a zero, where the reference has one opinion on it in every precision."""
     for i, (g, same, wide) in enumerate(zip(got, oracle.same, oracle.wide, strict=True)):
         if g is None or same is None or wide is None or not g.dtype.is_floating_point:

@@ -48,7 +48,7 @@ def check(subject: Subject, case: Case) -> None:
     oracle = accepted(lambda: Oracle(reference_of(subject.op), sample, subject.seed))
     _judge(oracle, attempt(subject.op, copied(sample)), "first")
     if case.extra in ("values", "middle"):
-        _rewritten(subject, sample, _other if case.extra == "values" else _turned)
+        _rewritten(subject, sample, other_values if case.extra == "values" else _turned)
     elif case.extra == "later":
         _later(subject, sample)
     elif case.extra == "many":
@@ -117,7 +117,7 @@ def _around(subject: Subject, sample: Sample) -> None:
             raise Finding(f"a call changes {what}")
 
 
-def _other(t: Tensor) -> Tensor:
+def other_values(t: Tensor) -> Tensor:
     """Other values in the same memory."""
     return t.mul_(-0.5).add_(0.25)
 
@@ -125,7 +125,7 @@ def _other(t: Tensor) -> Tensor:
 def _turned(t: Tensor) -> Tensor:
     """The same values in another order, the first and the last where they were: neither they nor a sum tell."""
     if t.numel() < 4:
-        return _other(t)
+        return other_values(t)
     flat = t.flatten().clone()
     flat[1:-1] = flat[1:-1].flip(0)
     return t.copy_(flat.reshape(t.shape))
@@ -153,7 +153,7 @@ def _later(subject: Subject, sample: Sample) -> None:
 
     def other(t: Tensor) -> Tensor:
         shared = 0 in t.stride() and t.numel() > 1
-        return t if shared or not (t.is_floating_point() or t.is_complex()) else _other(t)
+        return t if shared or not (t.is_floating_point() or t.is_complex()) else other_values(t)
 
     changed = rebuilt(copied(sample), other)
     accepted(lambda: reference_of(subject.op)(copied(changed)))

@@ -1,8 +1,9 @@
 """On a GPU: everything runs on the current stream, so that it waits for its inputs and is waited for.
 
 Two traps make a kernel on another stream wrong every time, not by luck. The current stream sleeps and only then gets
-the inputs their values: a kernel elsewhere reads what was there before. Or every other stream sleeps, and the results
-are read on the current one at once: a kernel elsewhere has not run yet.
+the inputs their values: a kernel elsewhere reads what was there before, or has not run yet when the results are read on
+the current stream at once. Or every other stream sleeps, and the results are read just so. A third is for what
+callers share: several streams with inputs of their own begin at the same moment.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def cases(subject: Subject) -> Iterator[Case]:
         for how in ("late", "early"):
             yield Case(case.sample, case.dtype, extra=how)
             yield Case(case.sample, case.dtype, variant="big", extra=how)
+        yield Case(case.sample, case.dtype, variant="big", extra="together")
 
 
 def check(subject: Subject, case: Case) -> None:
@@ -49,6 +51,9 @@ def check(subject: Subject, case: Case) -> None:
     oracle = accepted(lambda: Oracle(reference_of(subject.op), sample, subject.seed))
     attempt(subject.op, copied(sample))  # built, loaded, and nothing left that a first call waits for
     torch.cuda.synchronize()
+    if case.extra == "together":
+        _together(subject, sample)
+        return
     try:
         oracle.judge(_late(subject, sample) if case.extra == "late" else _early(subject, sample))
     except Finding as f:
@@ -56,8 +61,43 @@ def check(subject: Subject, case: Case) -> None:
         raise
 
 
+STREAMS, CALLS = 4, 6
+
+
+def _together(subject: Subject, sample: Sample) -> None:
+    """Callers on several streams, each with values of its own, all of whom wait for one moment."""
+    given = [_scaled(copied(sample), 1 + k / 8) for k in range(STREAMS)]
+    oracles = [accepted(lambda: Oracle(reference_of(subject.op), mine, subject.seed)) for mine in given]  # noqa: B023
+    streams = [torch.cuda.Stream() for _ in given]
+    begin = torch.cuda.Event()
+    torch.cuda.synchronize()
+    private.gpu_sleep(CYCLES)
+    begin.record()
+    for each in streams:
+        each.wait_event(begin)
+    found: list[list[Results]] = [[] for _ in given]
+    for _ in range(CALLS):
+        for mine, each, results in zip(given, streams, found, strict=True):
+            with torch.cuda.stream(each):
+                results.append(attempt(subject.op, copied(mine)))
+    torch.cuda.synchronize()
+    for oracle, results in zip(oracles, found, strict=True):
+        for result in results:
+            try:
+                oracle.judge(result)
+            except Finding as f:
+                f.message = f"with callers on several streams at once, {f.message}"
+                raise
+
+
+def _scaled(sample: Sample, by: float) -> Sample:
+    for t in _floats(sample):
+        memory(t).mul_(by)
+    return sample
+
+
 def _late(subject: Subject, sample: Sample) -> Results:
-    """The inputs get their values on a stream that sleeps first."""
+    """The inputs get their values on a stream that sleeps first, and the results are read on it at once."""
     given = copied(sample)
     held = [memory(t) for t in _floats(given)]
     values = [t.clone() for t in held]
@@ -65,13 +105,16 @@ def _late(subject: Subject, sample: Sample) -> Results:
         t.fill_(float("nan"))
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
+    _poison(subject, sample, side)
+    torch.cuda.synchronize()
     with torch.cuda.stream(side):
         private.gpu_sleep(CYCLES)
         for t, value in zip(held, values, strict=True):
             t.copy_(value)
         results = attempt(subject.op, given)
+        own = [None if t is None else t.clone() for t in results]
     torch.cuda.synchronize()
-    return results
+    return own
 
 
 def _early(subject: Subject, sample: Sample) -> Results:
@@ -79,11 +122,7 @@ def _early(subject: Subject, sample: Sample) -> Results:
     given = copied(sample)
     side = torch.cuda.Stream()
     torch.cuda.synchronize()
-    with torch.cuda.stream(side):
-        for t in attempt(subject.op, copied(sample)):
-            if t is not None and t.is_floating_point():
-                t.fill_(float("nan"))  # and let it go: what is allocated next finds no right values there
-        side.synchronize()
+    _poison(subject, sample, side)
     private.gpu_sleep(CYCLES)
     with torch.cuda.stream(side):
         results = attempt(subject.op, given)
@@ -91,6 +130,15 @@ def _early(subject: Subject, sample: Sample) -> Results:
         side.synchronize()
     torch.cuda.synchronize()
     return own
+
+
+def _poison(subject: Subject, sample: Sample, side: torch.cuda.Stream) -> None:
+    """Leave no right values in the memory that a stream's next results are given."""
+    with torch.cuda.stream(side):
+        for t in attempt(subject.op, copied(sample)):
+            if t is not None and t.is_floating_point():
+                t.fill_(float("nan"))
+        side.synchronize()
 
 
 def _floats(sample: Sample) -> list[Tensor]:

@@ -65,7 +65,7 @@ def _callers(subject: Subject, sample: Sample, oracle: Oracle) -> None:
     """Threads that call it at once, each with values of its own."""
     calls = [(sample, oracle)]
     for k in range(1, CALLERS):
-        other = rebuilt(sample, partial(_scaled, by=(k + 1) / CALLERS - 0.7))
+        other = rebuilt(sample, partial(scaled, by=(k + 1) / CALLERS - 0.7))
         calls.append((other, accepted(partial(Oracle, reference_of(subject.op), other, subject.seed))))
     for mine, truth in calls:
         truth.judge(attempt(subject.op, copied(mine)))
@@ -98,6 +98,6 @@ def _callers(subject: Subject, sample: Sample, oracle: Oracle) -> None:
         ) from f
 
 
-def _scaled(t: Tensor, by: float) -> Tensor:
+def scaled(t: Tensor, by: float) -> Tensor:
     shared = 0 in t.stride() and t.numel() > 1
     return t * by if t.dtype.is_floating_point and not shared else t
