@@ -137,3 +137,29 @@ def test_a_torch_that_has_other_names_for_its_frames_will_do(monkeypatch: pytest
     monkeypatch.undo()
     assert function(torch.ones(1)).item() == 2
     assert torch.compile(lambda x: function(x) * 2, backend="eager")(torch.ones(1)).item() == 4
+
+
+FAKES_IN_THREADS = """
+import threading
+import torch
+from opwright.kit import private
+
+def fakes():
+    with private.fake_tensor_mode():
+        torch.empty(3) * 2
+
+for _ in range(4):
+    threads = [threading.Thread(target=fakes) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+x = torch.ones(3, requires_grad=True)
+(x * 2).sum().backward()
+"""
+
+
+def test_fakes_in_a_thread_that_has_ended_do_not_crash_a_backward() -> None:
+    """In a CUDA build without a GPU they did, in torch 2.11; elsewhere there is nothing to go wrong."""
+    done = subprocess.run([sys.executable, "-c", FAKES_IN_THREADS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -128,7 +128,28 @@ def fake_tensor_mode(**options: Any) -> Any:
     """A mode in which tensors have shapes and no memory. Not at import: it would bring Dynamo's half along."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    lasting_device_guard()
     return FakeTensorMode(**options)
+
+
+@functools.cache
+def lasting_device_guard() -> None:
+    """In a CUDA build without a GPU the first fake mode makes an object of its thread the guard of CUDA devices for the
+    whole process. Once that thread has ended, the next backward crashes. So a thread that never ends goes first."""
+    if torch.version.cuda is None or torch.cuda.is_available():
+        return
+    if threading.current_thread() is threading.main_thread():
+        _C._ensureCUDADeviceGuardSet()
+        return
+    done = threading.Event()
+
+    def stay() -> None:
+        _C._ensureCUDADeviceGuardSet()
+        done.set()
+        threading.Event().wait()
+
+    threading.Thread(target=stay, name="opwright device guard", daemon=True).start()
+    done.wait()
 
 
 @contextlib.contextmanager
@@ -356,7 +377,11 @@ def simulated_ranks(count: int) -> Iterator[Callable[[Callable[[int, str], Any]]
     from torch.testing._internal.distributed import multi_threaded_pg as threaded
 
     isolate = _C._distributed_c10d._set_thread_isolation_mode
+    lasting_device_guard()
     isolate(True)
+    if not hasattr(threaded.ThreadLocalWorld, "comms"):  # torch 2.11 and 2.12 ask for them when a group is destroyed
+        threaded.ThreadLocalWorld.comms = []
+    multithreaded = torch.autograd.is_multithreading_enabled()  # which is left switched off before torch 2.13
     threaded._install_threaded_pg()
 
     def run(function: Callable[[int, str], Any]) -> list[Any]:
@@ -387,4 +412,5 @@ def simulated_ranks(count: int) -> Iterator[Callable[[Callable[[int, str], Any]]
         yield run
     finally:
         threaded._uninstall_threaded_pg()
+        torch.autograd.set_multithreading_enabled(multithreaded)
         isolate(False)

@@ -24,6 +24,8 @@ from opwright.kit.spec.values import tensors
 if TYPE_CHECKING:
     from opwright.kit.op import Op
 
+OWN_WAY = "PyTorch shards {}, a step of its reference, in a way of its own"
+
 
 def placements(op: Op[..., Any], values: Mapping[str, Any], specs: Mapping[str, Any], mesh: Any) -> list[Any]:
     """The placements of an operator's results where its tensors are placed as these DTensorSpecs say; None for a result
@@ -48,6 +50,7 @@ def _carried(
     pieces = list(_pieces(op, values, specs, mesh))
     for index, step in enumerate(here.steps):
         _, moved = _propagate(here, step, known, mesh)
+        _refuse_handled(step, known, moved)
         if moved:
             raise Moves(f"{step.function}, a step of its reference, needs more than each device has")
         for coordinate, piece in pieces:
@@ -190,7 +193,8 @@ def _rehearse(here: Trace, specs: Mapping[str, Any], mesh: Any) -> None:
                 continue
             if any(n in plain and math.prod(here.metas[n].shape) != 1 for n in mine):
                 raise Unclear(f"{step.function}, a step of its reference, takes a tensor that is no DTensor")
-            _refuse_peculiar(step, before, found, moved)
+            _refuse_handled(step, before, moved)
+            _refuse_adjusted(step, found)
             met = set()
             for coordinate in coordinates(mesh):
                 function, args, kwargs, want = _local(here, step, before, known, found, mesh, coordinate)
@@ -213,14 +217,20 @@ def _rehearse(here: Trace, specs: Mapping[str, Any], mesh: Any) -> None:
                     raise Unclear(f"PyTorch's rule for {step.function}, a step of its reference, gives other shapes")
 
 
-def _refuse_peculiar(step: Step, known: Mapping[int, Any], found: Any, moved: bool) -> None:
-    """Raise for what PyTorch does by a way of its own, of which its rule does not tell all."""
-    dt = private.dtensor()
-    handlers = getattr(dt.dispatcher, "_custom_op_handlers", {})
+def _refuse_handled(step: Step, known: Mapping[int, Any], moved: bool) -> None:
+    """Raise for what PyTorch does by code in its rule's place: pieces of a convolution get their neighbours' edges."""
+    handlers = getattr(private.dtensor().dispatcher, "_custom_op_handlers", {})
     last = any(p.is_shard(len(known[n].tensor_meta.shape) - 1) for n in step.numbers() for p in known[n].placements)
-    adjusted = step.function in getattr(dt.propagator, "op_to_scalar_shape_adjuster", {})
-    if (step.function in handlers and (moved or last)) or (adjusted and found.needs_redistribute):
-        raise Unclear(f"PyTorch shards {step.function}, a step of its reference, in a way of its own")
+    if step.function in handlers and (moved or last):
+        raise Unclear(OWN_WAY.format(step.function))
+
+
+def _refuse_adjusted(step: Step, found: Any) -> None:
+    """Raise for what PyTorch runs with other arguments than its rule was asked about."""
+    if found.needs_redistribute and step.function in getattr(
+        private.dtensor().propagator, "op_to_scalar_shape_adjuster", {}
+    ):
+        raise Unclear(OWN_WAY.format(step.function))
 
 
 def _local(
