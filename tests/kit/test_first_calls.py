@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import opwright as ow
+from opwright.kit import private
 from opwright.kit.spec.probe import BadReference
 
 _numbers = itertools.count()
@@ -307,6 +308,30 @@ def test_threads_that_ask_for_a_gradient_first_get_one_operator() -> None:
             thread.join()
         assert len({id(f) for f in found}) == 1
         assert getattr(torch.ops.first_calls, f"{op.name}_backward").default is found[0].overload
+
+
+def test_a_gradient_is_not_called_before_all_of_it_is_in_the_dispatcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    op = define(_twice, opaque=True)
+    op(torch.ones(2))
+    implement, threads, got = private.implement, list[threading.Thread](), list[Any]()
+
+    def call() -> None:
+        try:
+            got.append(op.backward(torch.ones(2), torch.ones(2))[0].tolist())
+        except Exception as e:
+            got.append(e)
+
+    def interrupted(*args: Any) -> None:
+        if not threads:
+            threads.append(threading.Thread(target=call))
+            threads[0].start()
+            threads[0].join(0.5)  # it waits until this one is done
+        implement(*args)
+
+    monkeypatch.setattr(private, "implement", interrupted)
+    assert op.backward(torch.ones(2), torch.ones(2))[0].tolist() == [2, 2]
+    threads[0].join()
+    assert got == [[2, 2]]
 
 
 def test_what_a_reference_captures_is_refused_under_compile_too() -> None:

@@ -380,7 +380,7 @@ def simulated_ranks(count: int) -> Iterator[Callable[[Callable[[int, str], Any]]
     lasting_device_guard()
     isolate(True)
     if not hasattr(threaded.ThreadLocalWorld, "comms"):  # torch 2.11 and 2.12 ask for them when a group is destroyed
-        threaded.ThreadLocalWorld.comms = []
+        setattr(threaded.ThreadLocalWorld, "comms", [])  # noqa: B010
     multithreaded = torch.autograd.is_multithreading_enabled()  # which is left switched off before torch 2.13
     threaded._install_threaded_pg()
 
