@@ -328,7 +328,7 @@ def _moved(entry: registry.Entry, func: Any, args: Any, kwargs: Any) -> tuple[An
     for p, spec in zip(sorted(given, key=lambda p: p.keyword_only), best.input_specs, strict=True):
         t = values[p.name]
         if t.placements != spec.placements:
-            with torch.no_grad():
-                values[p.name] = t.redistribute(t.device_mesh, spec.placements)
+            with torch.no_grad():  # torch 2.11 would detach in place what requires a gradient, which DTensor cannot
+                values[p.name] = t.detach().redistribute(t.device_mesh, spec.placements)
     positional = tuple(values[p.name] for p in op.signature.parameters if not p.keyword_only and p.name in values)
     return positional, {p.name: values[p.name] for p in op.signature.parameters if p.keyword_only}
