@@ -269,10 +269,29 @@ def dtensor() -> Any:
         DTensor=DTensor, Partial=Partial, Replicate=Replicate, Shard=Shard, StridedShard=_StridedShard,
         Spec=DTensorSpec, Meta=TensorMeta, OpSchema=schema.OpSchema, OpSpec=schema.OpSpec,
         OpStrategy=schema.OpStrategy, SchemaInfo=schema.RuntimeSchemaInfo,
-        expand=uneven(expand_to_full_mesh_op_strategy), SingleDim=uneven(_SingleDimStrategyInfo),
+        expand=_priced(uneven(expand_to_full_mesh_op_strategy)), SingleDim=uneven(_SingleDimStrategyInfo),
         Placeholder=_ShardingPlaceholder,
         dispatcher=dispatcher, propagator=dispatcher.sharding_propagator,
     )  # fmt: skip
+
+
+def _priced(expand: Callable[..., Any]) -> Callable[..., Any]:
+    """Leaves out the strategies that torch 2.10 cannot price: to or from pieces in strides, but where nothing moves."""
+    if torch.__version__ >= (2, 11):  # type: ignore[operator]  # its stub is a str
+        return expand
+
+    def run(mesh: Any, schema: Any, rows: Any, **options: Any) -> Any:
+        given = [s.strategies[0].output_spec for s in (*schema.args_strategy, *schema.kwargs_strategy)]
+
+        def has_price(inputs: Any, outputs: Any) -> bool:
+            return all(
+                s.placements == g.placements or None not in (s.shard_order, g.shard_order)
+                for s, g in zip(inputs, given, strict=True)
+            )
+
+        return expand(mesh, schema, rows, is_valid_strategy_cb=has_price, **options)
+
+    return run
 
 
 def dispatch_dtensor(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
