@@ -70,7 +70,7 @@ def way(op: Op[..., Any]) -> Any:
         return None
     name, _, overload = op.overload.name().partition(".")
     known = _module.kinds.split(", ")
-    kinds = tuple(part for p in op.signature.parameters for part in (known.index(_kind(p.kind)), p.kind.is_optional))
+    kinds = tuple((known.index(_kind(p.kind)), p.kind.is_optional, p.kind.words) for p in op.signature.parameters)
     names = [p.name for p in op.signature.parameters]
     returned = -1 if op.signature.returns_input is None else names.index(op.signature.returns_input)
     return _module.make(name, overload, kinds, returned, op.signature.container, op.signature.single, op._call)
@@ -81,6 +81,8 @@ def _kind(kind: Kind) -> str:
     item = kind.schema.removesuffix("?").removesuffix("[]")
     if kind.is_list and item in _LISTS:
         return _LISTS[item]
+    if kind.words and not kind.encode:
+        return "text"  # of which call.cpp takes these words, and no other
     spelled = {f"{none}{k.fast}": name for k, name in _KINDS.items() for none in ("", "{v} is None or ")}
     spelled |= {f"{{v}} is None or ({k.fast})": name for k, name in _KINDS.items()}
     return "other" if kind.encode else spelled.get(kind.fast, "other")

@@ -13,6 +13,7 @@
 
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace {
@@ -30,6 +31,7 @@ struct Argument {
     Kind kind;
     bool optional;
     std::optional<IValue> fallback;  // the default
+    std::vector<IValue> words;       // those that a text may be; empty: any
 };
 
 struct Call {
@@ -51,6 +53,17 @@ struct Released {  // the interpreter, while the dispatcher works
     PyThreadState* state = PyEval_SaveThread();
     ~Released() { PyEval_RestoreThread(state); }
 };
+
+// One of the words that an argument may be; the others are for Python to refuse. What goes onto the stack is shared:
+// nobody can write to a text.
+bool push_word(const Argument& argument, std::string_view given, torch::jit::Stack& stack) {
+    for (const IValue& word : argument.words) {
+        if (word.toStringView() != given) continue;
+        stack.push_back(word);
+        return true;
+    }
+    return false;
+}
 
 // False: not for the short way.
 bool push(const Argument& argument, PyObject* value, torch::jit::Stack& stack) {
@@ -98,6 +111,7 @@ bool push(const Argument& argument, PyObject* value, torch::jit::Stack& stack) {
                 PyErr_Clear();
                 return false;
             }
+            if (!argument.words.empty()) return push_word(argument, {data, static_cast<size_t>(size)}, stack);
             stack.emplace_back(std::string(data, static_cast<size_t>(size)));
             return true;
         }
@@ -246,8 +260,8 @@ PyType_Slot slots[] = {
 PyType_Spec spec = {"opwright.Call", sizeof(Call), 0, Py_TPFLAGS_DEFAULT, slots};
 PyTypeObject* call_type = nullptr;
 
-// make(name, overload, kinds, returned, container, single, slow): kinds holds the kind of each argument and whether it
-// is optional.
+// make(name, overload, kinds, returned, container, single, slow): kinds holds a tuple for each argument, of its kind,
+// whether it is optional, and the words that it may be.
 PyObject* make(PyObject*, PyObject* args) {
     HANDLE_TH_ERRORS
     const char* name = nullptr;
@@ -261,8 +275,8 @@ PyObject* make(PyObject*, PyObject* args) {
     }
     const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
     const auto& schema = op.schema().arguments();
-    TORCH_CHECK_VALUE(PyTuple_GET_SIZE(kinds) == static_cast<Py_ssize_t>(2 * schema.size()), name, " takes ",
-                      schema.size(), " arguments, got kinds for ", PyTuple_GET_SIZE(kinds) / 2);
+    TORCH_CHECK_VALUE(PyTuple_GET_SIZE(kinds) == static_cast<Py_ssize_t>(schema.size()), name, " takes ", schema.size(),
+                      " arguments, got kinds for ", PyTuple_GET_SIZE(kinds));
     auto* const call = PyObject_New(Call, call_type);
     if (call == nullptr) return nullptr;
     call->op = new c10::OperatorHandle(op);
@@ -273,10 +287,28 @@ PyObject* make(PyObject*, PyObject* args) {
     call->single = single != 0;
     call->slow = Py_NewRef(slow);
     for (size_t i = 0; i < schema.size(); ++i) {
-        const long code = PyLong_AsLong(PyTuple_GET_ITEM(kinds, static_cast<Py_ssize_t>(2 * i)));
-        const bool optional = PyTuple_GET_ITEM(kinds, static_cast<Py_ssize_t>(2 * i + 1)) == Py_True;
-        call->arguments->push_back({PyUnicode_InternFromString(schema[i].name().c_str()), static_cast<Kind>(code),
-                                    optional, schema[i].default_value()});
+        int kind = 0, optional = 0;
+        PyObject* words = nullptr;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(kinds, static_cast<Py_ssize_t>(i)), "ipO!", &kind, &optional,
+                              &PyTuple_Type, &words)) {
+            Py_DECREF(call);
+            return nullptr;
+        }
+        Argument argument{PyUnicode_InternFromString(schema[i].name().c_str()),
+                          static_cast<Kind>(kind),
+                          optional != 0,
+                          schema[i].default_value(),
+                          {}};
+        for (Py_ssize_t w = 0; w < PyTuple_GET_SIZE(words); ++w) {
+            Py_ssize_t size = 0;
+            const char* const word = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(words, w), &size);
+            if (word == nullptr) {
+                Py_DECREF(call);
+                return nullptr;
+            }
+            argument.words.emplace_back(std::string(word, static_cast<size_t>(size)));
+        }
+        call->arguments->push_back(std::move(argument));
         if (!schema[i].kwarg_only()) ++call->positional;
     }
     return reinterpret_cast<PyObject*>(call);
