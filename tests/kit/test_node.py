@@ -96,6 +96,27 @@ def test_what_no_wanted_gradient_reads_is_not_kept(define: Define) -> None:
         wrong.gradient(needs={"x": ["y"], "y": []})(lambda grad, x: (grad, grad))
 
 
+def test_what_stands_in_for_it_is_made_once(define: Define) -> None:
+    seen: list[Tensor] = []
+    op = define(product, torch.ones(1), torch.ones(1))
+
+    @op.gradient(needs={"x": ["y"], "y": ["x"]})
+    def _(grad: Tensor, x: Tensor, y: Tensor, wanted: list[bool]) -> Any:
+        seen.append(x)
+        return (grad * y if wanted[0] else None), None
+
+    for size in (3, 5):
+        x = torch.rand(2, size, dtype=torch.float64, requires_grad=True)
+        out, grad = op(x, torch.rand(2, size, dtype=torch.float64)), torch.rand(2, size, dtype=torch.float64)
+        with torch.profiler.profile() as profile:
+            torch.autograd.grad(out, x, grad)
+    assert [tuple(t.shape) for t in seen] == [(2, 3), (2, 5)]
+    assert all(t.stride() == (0, 0) and t.isnan().all() and not t.is_inference() for t in seen)
+    if native.available() is None:  # on a GPU to fill one is a launch
+        assert seen[0].data_ptr() == seen[1].data_ptr()
+        assert not {"aten::full", "aten::fill_", "aten::expand"} & {e.name for e in profile.events() or []}
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpoints_recompute(define: Define, reentrant: bool) -> None:
     op, squashed = a_product(define), a_squash(define)

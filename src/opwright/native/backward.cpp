@@ -1,12 +1,9 @@
 #include "backward.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/new_zeros.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "ways.h"
 
@@ -18,19 +15,6 @@ using torch::jit::Stack;
 namespace {
 
 size_t count_of(int32_t place) { return place < 0 ? 1 : static_cast<size_t>(place); }
-
-at::TensorOptions options_of(const Shape& shape) { return at::TensorOptions().dtype(shape.dtype).device(shape.device); }
-
-// A tensor of this shape in one element's memory.
-at::Tensor like(const Shape& shape, bool declared) {
-    const bool number = at::isFloatingType(shape.dtype) || at::isComplexType(shape.dtype);
-    // Of what no wanted gradient reads, by its author's word, the values are not kept. A formula that reads them all
-    // the same must not find numbers there.
-    const auto nan = std::numeric_limits<double>::quiet_NaN();
-    const at::Tensor element =
-        !declared && number ? at::full({}, nan, options_of(shape)) : at::empty({}, options_of(shape));
-    return element.expand_symint(shape.sizes);
-}
 
 // A list in an IValue belongs to everybody who copied the IValue.
 IValue own(const IValue& value) { return value.isList() ? value.deepcopy() : value; }
@@ -68,11 +52,11 @@ void Backward::place_kept(Stack& stack, Kept state) const {
             if (source.origin != origin) continue;
             const int32_t found = kept[place++];
             if (found == Slot::one) stack[i] = std::move(state.tensors[tensor++]);
-            if (found == Slot::shape) stack[i] = like(state.shapes[shapes++], source.like);
+            if (found == Slot::shape) stack[i] = stand_in(state.shapes[shapes++], source.like);
             if (found == Slot::value) stack[i] = own(state.values[values++]);
             if (found < 0 && found > Slot::shapes) continue;
             c10::List<at::Tensor> list;
-            for (int32_t n = Slot::shapes; n > found; --n) list.push_back(like(state.shapes[shapes++], true));
+            for (int32_t n = Slot::shapes; n > found; --n) list.push_back(stand_in(state.shapes[shapes++], true));
             for (int32_t n = 0; n < found; ++n) list.push_back(std::move(state.tensors[tensor++]));
             stack[i] = std::move(list);
         }
@@ -90,8 +74,8 @@ IValue Backward::gradient(const Source& source, Grads grads, c10::function_ref<S
             return t.defined() && t.key_set().has(c10::DispatchKey::Python);
         };
         const auto other = std::find_if(grads.begin(), grads.end(), is_other);
-        if (other != grads.end()) return other->new_zeros_symint(shape.sizes, options_of(shape));
-        return at::zeros_symint(shape.sizes, options_of(shape));
+        if (other != grads.end()) return other->new_zeros_symint(shape.sizes, shape.options());
+        return at::zeros_symint(shape.sizes, shape.options());
     };
     const int32_t found = results[source.position];
     if (found < 0) {

@@ -5,22 +5,13 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
-#include <c10/core/SymIntArrayRef.h>
 #include <c10/util/FunctionRef.h>
 
+#include "stand_in.h"
 #include "wire.h"
 
 namespace opwright {
 
-// A tensor of which only this is known.
-struct Shape {
-    c10::ScalarType dtype;
-    c10::Device device;
-    c10::SymDimVector sizes;
-
-    Shape(c10::ScalarType dtype, c10::Device device, c10::SymIntArrayRef sizes)
-        : dtype(dtype), device(device), sizes(sizes.begin(), sizes.end()) {}
-};
 using Shapes = c10::SmallVector<Shape, 2>;
 using Values = c10::SmallVector<c10::IValue, 4>;
 

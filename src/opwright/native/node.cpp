@@ -24,6 +24,8 @@ std::string spell(c10::SymIntArrayRef sizes) {
     return spelled + (sizes.size() == 1 ? ",)" : ")");
 }
 
+const IValue nothing;  // in place of what is not kept
+
 // As kept.py has it: in a graph, a plain clone would be made again after the write.
 at::Tensor copy_of(const at::Tensor& t) {
     if (!t.key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Functionalize}))) {
@@ -86,6 +88,11 @@ void CallNode::connect(c10::ArrayRef<IValue> arguments) {
 
 void CallNode::keep_inputs(c10::ArrayRef<IValue> arguments) {
     const auto& sources = recorded().sources;
+    const auto is_tensor = [&](const Source& s) {
+        return s.origin == Origin::output || (s.origin == Origin::input && arguments[s.position].isTensor());
+    };
+    // Those are dear to move.
+    saved_.reserve(static_cast<size_t>(std::count_if(sources.begin(), sources.end(), is_tensor)));
     for (size_t i = 0; i < sources.size(); ++i) {
         const Source& source = sources[i];
         const bool absent = source.when && !arguments[*source.when].toBool();
@@ -95,7 +102,7 @@ void CallNode::keep_inputs(c10::ArrayRef<IValue> arguments) {
         const auto& updated = recorded().updated;
         const bool written = recorded().written == source.position ||
                              std::find(updated.begin(), updated.end(), source.position) != updated.end();
-        keep(absent ? IValue() : arguments[source.position], false, readable, written, source.like);
+        keep(absent ? nothing : arguments[source.position], false, readable, written, source.like);
     }
 }
 
@@ -105,7 +112,7 @@ void CallNode::keep_outputs(c10::ArrayRef<IValue> outputs) {
         const Source& source = sources[i];
         if (source.origin != Origin::output) continue;
         const bool absent = absent_ >> i & 1;
-        keep(absent ? IValue() : outputs[source.position], true, (source.needs & requiring_) != 0, false, false);
+        keep(absent ? nothing : outputs[source.position], true, (source.needs & requiring_) != 0, false, false);
     }
 }
 

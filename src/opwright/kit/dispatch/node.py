@@ -74,6 +74,8 @@ def _answer_questions() -> None:
     if _library is None:
         _library = torch.library.Library("opwright_native", "IMPL")
         _library.impl("ask", untraced(lambda name: _write(registry.entry_of(name))), "CompositeExplicitAutograd")
+        capturing = untraced(lambda: torch.cuda.is_current_stream_capturing())  # a code of its own to leave alone
+        _library.impl("is_capturing", capturing, "CompositeExplicitAutograd")
         for key in registry.BELOW_AUTOGRAD:
             _library.impl("meet", untraced(_meet), key)
 
