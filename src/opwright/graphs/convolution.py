@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from opwright.graphs.graph import Graph
-from opwright.graphs.neighbours import spmm
+from opwright.graphs.neighbours import gathered, refuse_device, spmm
 from opwright.kit.explain import Explanation, Step
 from opwright.kit.explain import explain as explain_op
 from opwright.kit.spec.require import spell
@@ -59,11 +59,11 @@ def graph_conv(
         out = torch.matmul(graph @ x, weight) if first == "aggregate" else graph @ (x @ weight)
         out = out if bias is None else out + bias
     elif first == "aggregate":
-        near = spmm(x, graph, edge_weight, reduce=reduce)
+        near = gathered(x, graph, edge_weight, reduce, None, None)
         out = near @ weight if bias is None or near.dim() > 2 else torch.addmm(bias, near, weight)
         out = out + bias if bias is not None and near.dim() > 2 else out
     else:
-        return spmm(x @ weight, graph, edge_weight, reduce=reduce, bias=bias, activation=activation)
+        return gathered(x @ weight, graph, edge_weight, reduce, bias, activation)
     return out if activation is None else torch.relu_(out)
 
 
@@ -86,15 +86,16 @@ def _moved(x: Tensor, weight: Tensor, graph: Graph | Tensor) -> tuple[int, int]:
     there and for a gradient back: of x where x gets one, of the transformed x where x or the weight does. A product
     moves its rows."""
     inputs, outputs = weight.shape
-    recorded = torch.is_grad_enabled()
-    back = recorded and x.requires_grad
-    any_back = recorded and (x.requires_grad or weight.requires_grad)
+    back = any_back = False
+    if torch.is_grad_enabled():
+        back = x.requires_grad
+        any_back = back or weight.requires_grad
     if isinstance(graph, Tensor):
         targets, sources = graph.shape
         edges = targets * sources
     else:
         targets, sources, edges = graph.num_targets, graph.num_sources, graph.num_edges
-    size = x.itemsize * (x.numel() // max(x.shape[-2] * inputs, 1) if x.dim() > 2 else 1)
+    size = x.itemsize * (x.numel() // max(sources * inputs, 1) if x.dim() > 2 else 1)
     width = inputs + outputs
     return (
         size * ((1 + back) * edges * inputs + (1 + any_back) * targets * width),
@@ -113,9 +114,9 @@ def chosen(x: Tensor, weight: Tensor, graph: Graph | Tensor, order: str = "auto"
 
 
 def _refuse(x: Any, weight: Any, bias: Any, graph: Any, edge_weight: Any, reduce: Any, activation: Any) -> None:
-    for name, value in (("x", x), ("weight", weight)):
-        if not isinstance(value, Tensor):
-            raise TypeError(f"graph_conv: {name} must be a Tensor, got {type(value).__name__}")
+    if not isinstance(x, Tensor) or not isinstance(weight, Tensor):
+        name, value = ("weight", weight) if isinstance(x, Tensor) else ("x", x)
+        raise TypeError(f"graph_conv: {name} must be a Tensor, got {type(value).__name__}")
     if isinstance(graph, Tensor):
         if graph.layout != torch.strided or graph.dim() != 2:
             kind = spell(graph.layout) if graph.layout != torch.strided else tuple(graph.shape)
@@ -130,15 +131,18 @@ def _refuse(x: Any, weight: Any, bias: Any, graph: Any, edge_weight: Any, reduce
         sources = graph.num_sources
     else:
         raise TypeError(f"graph_conv: graph must be an ow.Graph or a dense matrix, got {type(graph).__name__}")
-    if x.dim() < 2 or x.shape[-2] != sources:
+    shape, out = x.shape, weight.shape
+    if len(shape) < 2 or shape[-2] != sources:
         raise ValueError(
             f"graph_conv: x must have shape [..., {sources}, in], a row for each source of the graph, "
-            f"got {tuple(x.shape)}"
+            f"got {tuple(shape)}"
         )
-    if weight.dim() != 2 or weight.shape[0] != x.shape[-1]:
-        raise ValueError(f"graph_conv: weight must have shape [{x.shape[-1]}, out] to fit x, got {tuple(weight.shape)}")
-    if bias is not None and bias.shape != weight.shape[1:]:
-        raise ValueError(f"graph_conv: bias must have shape ({weight.shape[1]},), got {tuple(bias.shape)}")
+    if len(out) != 2 or out[0] != shape[-1]:
+        raise ValueError(f"graph_conv: weight must have shape [{shape[-1]}, out] to fit x, got {tuple(out)}")
+    if bias is not None and bias.shape != out[1:]:
+        raise ValueError(f"graph_conv: bias must have shape ({out[1]},), got {tuple(bias.shape)}")
+    if isinstance(graph, Graph):
+        refuse_device("graph_conv", x, graph)
     if reduce not in ("sum", "mean"):
         raise ValueError(f"graph_conv: reduce must be 'sum' or 'mean', got {reduce!r}")
     if activation not in (None, "relu"):

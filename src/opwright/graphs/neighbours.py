@@ -52,6 +52,14 @@ def spmm(
     >>> ow.spmm(torch.tensor([[1.0], [-2.0], [3.0]]), graph, reduce="max").flatten()
     tensor([-2.,  0.,  1.])
     """
+    _refuse("spmm", x, graph)
+    return gathered(x, graph, weight, reduce, bias, activation)
+
+
+def gathered(
+    x: Tensor, graph: Graph, weight: Tensor | None, reduce: str, bias: Tensor | None, activation: str | None
+) -> Tensor:
+    """What spmm computes, of features that are known to fit the graph."""
     op, args, kwargs = _spmm_call(x, graph, weight, reduce, bias, activation)
     if x.dim() == 2:
         return op(*args, **kwargs)  # type: ignore[no-any-return]
@@ -67,20 +75,22 @@ def spmm(
 def _spmm_call(
     x: Tensor, graph: Graph, weight: Tensor | None, reduce: str, bias: Tensor | None, activation: str | None
 ) -> Any:
-    _refuse("spmm", x, graph)
     if activation not in (None, "relu"):
         raise ValueError(f"spmm: activation must be 'relu' or None, got {activation!r}")
     if reduce not in ("sum", "mean", "max", "min"):
         raise ValueError(f"spmm: reduce must be 'sum', 'mean', 'max' or 'min', got {reduce!r}")
     counts = weights_of("spmm", x, graph, weight)
     args: tuple[Any, ...] = (x, graph.rowptr, graph.col, counts)
+    more = pattern_of(graph)
+    more["reduce"] = reduce
     if reduce in ("sum", "mean"):
-        return spmm_op, (*args, bias), {**pattern_of(graph), "reduce": reduce, "relu": activation is not None}
+        more["relu"] = activation is not None
+        return spmm_op, (*args, bias), more
     if bias is not None:
         raise ValueError(f"spmm: bias is for sums and means, got one with reduce={reduce!r}; add it to the result")
     if activation is not None:
         raise ValueError(f"spmm: activation is for sums and means, got one with reduce={reduce!r}; apply it after")
-    return spmm_max_op, args, {**pattern_of(graph), "reduce": reduce}
+    return spmm_max_op, args, more
 
 
 def sddmm(a: Tensor, b: Tensor, graph: Graph) -> Tensor:
@@ -136,11 +146,17 @@ def _refuse(op: str, x: Tensor, graph: Graph, name: str = "x") -> None:
         raise TypeError(f"{op}: graph must be an ow.Graph, got {type(graph).__name__}")
     if not isinstance(x, Tensor):
         raise TypeError(f"{op}: {name} must be a Tensor, got {type(x).__name__}")
-    if x.dim() < 2 or x.shape[-2] != graph.num_sources:
+    shape = x.shape
+    if len(shape) < 2 or shape[-2] != graph.num_sources:
         raise ValueError(
             f"{op}: {name} must have shape [..., {graph.num_sources}, features], a row for each source of the graph, "
-            f"got {tuple(x.shape)}"
+            f"got {tuple(shape)}"
         )
+    refuse_device(op, x, graph, name)
+
+
+def refuse_device(op: str, x: Tensor, graph: Graph, name: str = "x") -> None:
+    """Raise where features and graph are on two devices."""
     if x.device != graph.device:
         raise ValueError(f"{op}: {name} is on {spell(x.device)} and the graph on {spell(graph.device)}")
 
@@ -154,6 +170,7 @@ def _explain_spmm(
     bias: Tensor | None = None,
     activation: Literal["relu"] | None = None,
 ) -> Explanation:
+    _refuse("spmm", x, graph)
     op, args, kwargs = _spmm_call(x, graph, weight, reduce, bias, activation)
     return explain_op(op, *args, **kwargs)
 
