@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,6 +79,26 @@ def test_every_setting_has_its_place_in_the_number_and_is_put_back(cuda: bool) -
             assert settings.now(cuda) == number
         assert settings.now(cuda) == usual
         assert torch._C._get_fp32_precision_getter(library, "conv") == precision
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no compiler")
+@pytest.mark.parametrize("cuda", [False, True])
+def test_kernels_read_the_number_that_python_notes(cuda: bool, tmp_path: Path) -> None:
+    """Both devices' kernels look it up in PyTorch's state, and compute again without boxes where it is the same."""
+    code = '#include "in_force.h"\nextern "C" long asked() { return conv_bn::settings_in_force(); }\n'
+    (tmp_path / "asked.cpp").write_text(code, encoding="utf-8")
+    command = ["c++", "-std=c++17", "-shared", "-fPIC", f"-I{Path(settings.__file__).parent}", "asked.cpp"]
+    command += ["-o", "it.so", *(["-DOPWRIGHT_CUDA"] if cuda else [])]
+    # As kernels are linked: what they look up is in the libraries that they name.
+    command += [f"-L{Path(torch.__file__).parent / 'lib'}", "-Wl,--no-as-needed", "-ltorch_cpu", "-lc10"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    asked = ctypes.CDLL(str(tmp_path / "it.so")).asked
+    asked.restype = ctypes.c_long
+    usual = settings.now(cuda)
+    bits = (1, 2, 4, 8) if cuda else (16, 32)
+    for number in (usual, *(usual ^ bit for bit in bits), *(() if cuda else (usual & ~192 | 64, usual & ~192 | 128))):
+        with settings.under(number, cuda):
+            assert asked() == settings.now(cuda) == number
 
 
 def test_deterministic_algorithms_are_a_setting_of_convolutions() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ Keep = Literal["input", "output", "all"]
 ACTIVATIONS = ("none", "relu", "leaky_relu", "elu", "silu", "gelu")
 SLOPES = {"leaky_relu": 0.01, "elu": 1.0}
 KEEPS = ("input", "output", "all")
+_NOTHING = nullcontext()  # one for all: entering it again is nothing too
 
 
 class ConvBN2d(nn.Module):
@@ -185,8 +186,8 @@ def fused(
     if input.dim() != 4:
         raise ValueError(f"ConvBN2d: input must have 4 dimensions, got {input.dim()}")
     x, padding = padded(conv, input)
-    of_conv, of_bn = _tensors_of(conv), _tensors_of(bn)
-    mean, var, training = of_bn("running_mean"), of_bn("running_var"), bn.training
+    weight, bias, gamma, beta, mean, var, batches = _tensors_of(conv, bn)
+    training = bn.training
     batch = training or mean is None
     group, ranks = "", 1
     if training and (process_group is not None or isinstance(bn, nn.SyncBatchNorm)):
@@ -195,18 +196,20 @@ def fused(
     of_output = residual is not None and (activation == "relu" or (activation in SLOPES and slope >= 0))
     recorded = torch.is_grad_enabled()
     graph = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
-    weight, bias, cast = of_conv("weight"), of_conv("bias"), None
-    if not graph and torch.is_autocast_enabled(x.device.type):
+    on_gpu = x.is_cuda
+    autocast: Any = _NOTHING
+    if not graph and torch.is_autocast_enabled(kind := "cuda" if on_gpu else x.device.type):
         # As the operator declares it, whose own way to do so leads through Python.
-        cast = torch.get_autocast_dtype(x.device.type)
+        cast = torch.get_autocast_dtype(kind)
         x, weight = _cast(x, cast), _cast(weight, cast)
-    with nullcontext() if cast is None else torch.autocast(x.device.type, enabled=False):
+        autocast = torch.autocast(kind, enabled=False)
+    with autocast:
         found = conv_bn(
             x,
             weight,
             bias,
-            of_bn("weight"),
-            of_bn("bias"),
+            gamma,
+            beta,
             residual,
             None if batch else mean,
             None if batch else var,
@@ -223,13 +226,13 @@ def fused(
             group=group,
             ranks=ranks,
             # Graphs compute what they compute again under what is in force when they run.
-            settings=settings.now(x.is_cuda) if recorded and keep != "all" and not graph else -1,
+            settings=settings.now(on_gpu) if recorded and keep != "all" and not graph else -1,
         )
         output: Tensor = found.output
         if training and mean is not None and bn.track_running_stats:
-            values = output.shape[0] * output.shape[2] * output.shape[3]
+            values = output.numel() // max(bn.num_features, 1)
             batch_mean = found.mean if bias is None else found.mean + bias.detach()
-            given: Any = (mean, var, of_bn("num_batches_tracked"), batch_mean, found.var, found.number)
+            given: Any = (mean, var, batches, batch_mean, found.var, found.number)
             track_statistics(*given, values=values, momentum=bn.momentum)
     return output
 
@@ -239,17 +242,15 @@ def _cast(t: Tensor, dtype: torch.dtype) -> Tensor:
     return t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t
 
 
-def _tensors_of(module: nn.Module) -> Callable[[str], Any]:
-    """Its parameters and buffers by name. As attributes they cost half a microsecond each, which a block on a GPU has
-    little to spare of; a name that is neither (parametrized, or set by a hook) is an attribute all the same."""
-    parameters, buffers = module._parameters, module._buffers
-
-    def get(name: str) -> Any:
-        if name in parameters:
-            return parameters[name]
-        return buffers[name] if name in buffers else getattr(module, name)
-
-    return get
+def _tensors_of(conv: nn.Module, bn: nn.Module) -> tuple[Any, ...]:
+    """Their parameters and buffers. As attributes they cost half a microsecond each, which a block on a GPU has little
+    to spare of; where one is neither (parametrized, or set by a hook), attributes they are."""
+    c, p, b = conv._parameters, bn._parameters, bn._buffers
+    plain = "weight" in c and "bias" in c and "weight" in p and "bias" in p
+    if plain and "running_mean" in b and "running_var" in b and "num_batches_tracked" in b:
+        statistics = b["running_mean"], b["running_var"], b["num_batches_tracked"]
+        return c["weight"], c["bias"], p["weight"], p["bias"], *statistics
+    return conv.weight, conv.bias, bn.weight, bn.bias, bn.running_mean, bn.running_var, bn.num_batches_tracked
 
 
 def _shared_with(process_group: Any) -> tuple[str, int]:
@@ -290,12 +291,13 @@ def synchronise(model: nn.Module, process_group: Any = None) -> nn.Module:
 
 def padded(conv: nn.Conv2d, x: Tensor) -> tuple[Tensor, Sequence[int]]:
     """The input, and what is left to the convolution of its padding: the same number of zeros on either side."""
+    padding = conv.padding
     if conv.padding_mode != "zeros":
         return F.pad(x, conv._reversed_padding_repeated_twice, mode=conv.padding_mode), [0, 0]
-    if conv.padding == "valid":
+    if not isinstance(padding, str):
+        return x, padding
+    if padding == "valid":
         return x, [0, 0]
-    if conv.padding == "same":
-        reach = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
-        odd = [r % 2 for r in reach]
-        return F.pad(x, (0, odd[1], 0, odd[0])) if any(odd) else x, [r // 2 for r in reach]
-    return x, conv.padding  # type: ignore[return-value]
+    reach = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
+    odd = [r % 2 for r in reach]
+    return F.pad(x, (0, odd[1], 0, odd[0])) if any(odd) else x, [r // 2 for r in reach]
