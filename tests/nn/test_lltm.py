@@ -179,6 +179,18 @@ def test_wrong_sizes_are_refused_in_words() -> None:
         ow.nn.LLTMCell(3, 2)(torch.ones(2, 2))
 
 
+def test_the_state_of_a_single_layer_is_not_copied() -> None:
+    x = torch.randn(3, 2, 4)
+    for layers, copies in ((1, False), (2, True)):
+        layer = ow.nn.LLTM(4, 5, layers)
+        with torch.no_grad(), torch.autograd.profiler.profile() as seen:
+            _, (h_n, c_n) = layer(x)
+        assert ("aten::stack" in {e.name for e in seen.function_events}) is copies
+        assert h_n.shape == c_n.shape == (layers, 2, 5)
+    h_n, c_n = ow.nn.LLTM(4, 5)(x)[1]
+    h_n.mul_(2).sum().backward()  # its own to write, as LSTM's is
+
+
 def test_a_layer_trains_compiled() -> None:
     layer = ow.nn.LLTM(2, 8)
     head = torch.nn.Linear(8, 1)

@@ -212,22 +212,26 @@ class LLTM(nn.Module):
         for layer in range(self.num_layers):
             if layer > 0 and self.dropout > 0:
                 x = nn.functional.dropout(x, self.dropout, self.training)
-            last = layer == self.num_layers - 1
-            calls: list[partial[Any]] = []
+            all_cells = cells and layer == self.num_layers - 1
+            options: dict[str, Any] = {"lengths": lengths, "all_cells": all_cells, "recompute": self.recompute}
+            calls: list[tuple[Any, ...]] = []
             for d in range(directions):
                 state = (None, None) if first is None else tuple(s[layer * directions + d] for s in first)
-                weights: list[nn.Parameter | None] = [*self._weights(layer, d), None, None]
-                call = partial(op, x, *weights[:4], *state, lengths=lengths, reverse=d == 1)
-                calls.append(partial(call, all_cells=cells and last, recompute=self.recompute))
-            each = [call() for call in calls] if not self._has_room(x) else _run_beside(*calls)
-            for _, h, c, all_cells in each:
+                weights = self._weights(layer, d)
+                calls.append((x, *(weights if self.bias else (*weights, None, None)), *state))
+            if self._has_room(x):
+                one, two = (partial(op, *args, reverse=d == 1, **options) for d, args in enumerate(calls))
+                each = _run_beside(one, two)
+            else:
+                each = [op(*args, reverse=d == 1, **options) for d, args in enumerate(calls)]
+            for _, h, c, of_steps in each:
                 h_n.append(h)
                 c_n.append(c)
-                if all_cells is not None:
-                    states.append(all_cells)
+                if of_steps is not None:
+                    states.append(of_steps)
             x = each[0].output if directions == 1 else torch.cat([one.output for one in each], 2)
         every = None if not states else states[0] if directions == 1 else torch.cat(states, 2)
-        return x, torch.stack(h_n), torch.stack(c_n), every
+        return x, _stacked(h_n), _stacked(c_n), every
 
     def _has_room(self, x: Tensor) -> bool:
         """Whether the GPU has room for both directions at the same time, and that is worth the host's: each is bound by
@@ -239,8 +243,11 @@ class LLTM(nn.Module):
         return x.shape[0] >= STEPS_BESIDE and x.shape[1] * self.hidden_size <= UNITS_BESIDE
 
     def _weights(self, layer: int, direction: int) -> list[nn.Parameter]:
-        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh") if self.bias else ("weight_ih", "weight_hh")
-        return [getattr(self, f"{name}{_suffix(layer, direction)}") for name in names]
+        # As attributes they cost half a microsecond each; where one is no parameter (parametrized), an attribute it is.
+        known, suffix = self._parameters, _suffix(layer, direction)
+        kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh") if self.bias else ("weight_ih", "weight_hh")
+        names = [kind + suffix for kind in kinds]
+        return [known[name] if name in known else getattr(self, name) for name in names]  # type: ignore[misc]
 
     def _state(self, hx: State, batch: int, alone: bool) -> State:
         layers = self.num_layers * (2 if self.bidirectional else 1)
@@ -319,6 +326,11 @@ def _record(values: Iterable[Any], stream: torch.cuda.Stream) -> None:
     for value in values:
         if isinstance(value, Tensor):
             value.record_stream(stream)
+
+
+def _stacked(each: list[Tensor]) -> Tensor:
+    """The states of layers and directions; of a single one a view, where PyTorch would copy."""
+    return each[0].unsqueeze(0) if len(each) == 1 else torch.stack(each)
 
 
 def _suffix(layer: int, direction: int) -> str:
