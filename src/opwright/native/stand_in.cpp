@@ -75,8 +75,8 @@ at::Tensor stand_in(const Shape& shape, bool declared) {
     }
     // As expand has it, which costs a microsecond.
     const at::Tensor element = element_of(shape);
-    auto made = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(element.storage()), element.key_set(),
-                                                         element.dtype());
+    auto made =
+        at::detail::make_tensor<c10::TensorImpl>(c10::Storage(element.storage()), element.key_set(), element.dtype());
     const c10::SmallVector<int64_t, 5> steps(sizes->size(), 0);
     made.unsafeGetTensorImpl()->set_sizes_and_strides(*sizes, steps);
     return made;

@@ -130,6 +130,14 @@ SPELLINGS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "clone(permute(x, {1, 0}))": lambda x, y, i: x.t().contiguous(),
     "clone(expand(select(x, 0, 0), {3, 3}))": lambda x, y, i: x[0].expand(3, 3).clone(),
     "clone(squeeze(narrow(x, 1, 1, 1), 1))": lambda x, y, i: x[:, 1].clone(),
+    "clone(transpose(x, -1, 0))": lambda x, y, i: x.t().contiguous(),
+    "clone(narrow(t(x), 0, 1, 2))": lambda x, y, i: x.t()[1:].clone(),
+    "clone(t(narrow(narrow(x, 0, 1, 2), 1, 2, 1)))": lambda x, y, i: x[1:, 2:].t().clone(),
+    "clone(narrow(x, 0, -2, 2))": lambda x, y, i: x[-2:].clone(),
+    "clone(reshape(narrow(x, 0, 1, 2), {3, 2, 1}))": lambda x, y, i: x[1:].reshape(3, 2, 1).clone(),
+    "clone(reshape(t(x), {9}))": lambda x, y, i: x.t().reshape(9),
+    "clone(reshape(x, {1, -1}))": lambda x, y, i: x.reshape(1, -1).clone(),
+    "clone(reshape(narrow(x, 0, 3, 0), {0, 7}))": lambda x, y, i: x[3:].reshape(0, 7),
     "to(x, DType::Double)": lambda x, y, i: x.double(),
     "cat({x, y}, 1)": lambda x, y, i: torch.cat([x, y], 1),
     "stack({x, y})": lambda x, y, i: torch.stack([x, y]),
@@ -182,7 +190,8 @@ OPWRIGHT_KERNEL(spelled, CPU, spelled_cpu);
 
 def test_every_short_spelling_is_tested() -> None:
     header = (toolchain.INCLUDE / "opwright" / "aten.h").read_text(encoding="utf-8")
-    names = set(re.findall(r"^inline [\w:<>, ]+ (\w+)\(", header, re.MULTILINE))
+    short = header[header.index("namespace opwright::aten {") :]
+    names = set(re.findall(r"^inline [\w:<>, ]+ (\w+)\(", short, re.MULTILINE))
     assert len(names) > 30
     assert names == {n for n in names if any(re.search(rf"\b{n}\(", s) for s in [*SPELLINGS, "zero_(", "copy_("])}
 

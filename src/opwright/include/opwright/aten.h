@@ -7,6 +7,19 @@
 
 #pragma GCC visibility push(hidden)
 
+namespace opwright::ow_inner {
+
+// A tensor of the same memory with another layout, which begins so many elements later. Who asks the dispatcher for it
+// waits half a microsecond.
+inline Tensor relaid(const Tensor& x, const Layout& layout, int64_t later = 0) {
+    AtenTensorHandle made = nullptr;
+    TORCH_ERROR_CODE_CHECK(
+        aoti_torch__reinterpret_tensor(x.get(), layout.dim, layout.size, layout.stride, later, &made));
+    return Tensor(made);
+}
+
+}  // namespace opwright::ow_inner
+
 namespace opwright::aten {
 
 using Sizes = std::vector<int64_t>;
@@ -21,16 +34,36 @@ inline Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<
 }
 
 // Views.
-inline Tensor t(const Tensor& x) { return call("aten::t", "", x); }
-inline Tensor transpose(const Tensor& x, int64_t a, int64_t b) { return call("aten::transpose", "int", x, a, b); }
+inline Tensor transpose(const Tensor& x, int64_t a, int64_t b) {
+    Layout layout(x);
+    const bool inside = std::min(a, b) >= 0 && std::max(a, b) < layout.dim;
+    if (!inside) return call("aten::transpose", "int", x, a, b);
+    std::swap(layout.size[a], layout.size[b]), std::swap(layout.stride[a], layout.stride[b]);
+    return ow_inner::relaid(x, layout);
+}
+inline Tensor t(const Tensor& x) { return x.dim() == 2 ? transpose(x, 0, 1) : call("aten::t", "", x); }
 inline Tensor permute(const Tensor& x, const Sizes& order) { return call("aten::permute", "", x, order); }
-inline Tensor reshape(const Tensor& x, const Sizes& sizes) { return call("aten::reshape", "", x, sizes); }
+inline Tensor reshape(const Tensor& x, const Sizes& sizes) {
+    Layout layout;
+    layout.dim = static_cast<int>(std::min<size_t>(sizes.size(), max_dim));
+    std::copy_n(sizes.begin(), layout.dim, layout.size);
+    layout.make_contiguous();
+    const bool known =
+        layout.numel() == x.numel() && std::all_of(sizes.begin(), sizes.end(), [](int64_t n) { return n >= 0; });
+    // What has to be copied, counted or refused is PyTorch's to say.
+    if (!known || sizes.size() > max_dim || !Layout(x).contiguous()) return call("aten::reshape", "", x, sizes);
+    return ow_inner::relaid(x, layout);
+}
 inline Tensor expand(const Tensor& x, const Sizes& sizes) { return call("aten::expand", "", x, sizes, false); }
 inline Tensor unsqueeze(const Tensor& x, int64_t dim) { return call("aten::unsqueeze", "", x, dim); }
 inline Tensor squeeze(const Tensor& x, int64_t dim) { return call("aten::squeeze", "dim", x, dim); }
 inline Tensor select(const Tensor& x, int64_t dim, int64_t index) { return call("aten::select", "int", x, dim, index); }
 inline Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
-    return call("aten::narrow", "", x, dim, start, length);
+    Layout layout(x);
+    const bool inside = dim >= 0 && dim < layout.dim && start >= 0 && length >= 0 && start <= layout.size[dim] - length;
+    if (!inside) return call("aten::narrow", "", x, dim, start, length);
+    layout.size[dim] = length;
+    return ow_inner::relaid(x, layout, start * layout.stride[dim]);
 }
 
 // Copies.
