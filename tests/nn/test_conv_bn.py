@@ -314,6 +314,17 @@ def test_a_bias_takes_no_digits() -> None:
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_a_mean_far_below_the_values_keeps_its_digits(last: bool) -> None:
+    x = torch.randint(-4000, 4000, (1, 2, 9, 7), generator=torch.Generator().manual_seed(0)).double() / 4
+    x[0, :, 0, 0] = 1000.25  # what deviations are taken from
+    x[0, :, 8, 6] -= x.sum((0, 2, 3)) - 0.25
+    x = x.to(memory_format=torch.channels_last) if last else x
+    exact = torch.full((2,), 0.25 / 63, dtype=torch.float64)
+    found = ow.conv_bn(x, torch.eye(2, dtype=torch.float64)[:, :, None, None]).mean
+    torch.testing.assert_close(found, exact, rtol=4 * torch.finfo(torch.float64).eps, atol=0)
+
+
 def test_a_batch_that_nobody_had_anything_of_leaves_statistics_alone() -> None:
     for count in (torch.tensor(0.0), None):
         mean, var, batches = torch.ones(3), torch.ones(3), torch.tensor(4)

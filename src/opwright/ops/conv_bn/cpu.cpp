@@ -9,6 +9,14 @@ namespace {
 
 using ow_inner::best;
 
+// The mean of n values whose deviations from `pivot` add up to `sum`. Rounded as a sum of the values would be: where
+// the mean is near 0 and the pivot is not, pivot + sum / n has the digits of the pivot alone. It is for what overflows.
+template <class C>
+C about(C pivot, C sum, C n) {
+    const C mean = std::fma(n, pivot, sum) / n;
+    return std::isfinite(mean) ? mean : pivot + sum / n;
+}
+
 // Mean and squared deviations of each channel, joined from those of the units in their order.
 template <class C>
 void join(const Cut& cut, const std::vector<C>& parts, C* mean, C* deviations) {
@@ -23,7 +31,7 @@ void join(const Cut& cut, const std::vector<C>& parts, C* mean, C* deviations) {
             const C* part = parts.data() + u * 2 * each + column;
             n += double(cut.values(u)), sum += double(cut.values(u)) * (double(part[0]) - pivot);
         }
-        const double centre = n > 0 ? pivot + sum / n : 0;
+        const double centre = n > 0 ? about(pivot, sum, n) : 0;
         for (int64_t u = first; u < units; u += step) {
             const C* part = parts.data() + u * 2 * each + column;
             const double d = double(part[0]) - centre;
@@ -61,7 +69,7 @@ void moments(const Planes& planes, const void* y, DType own, C* mean, C* deviati
             for (int64_t k = 0; k < each; ++k) {
                 C first = sums[size_t(k)], second = sums[size_t(wide + k)];
                 for (int64_t l = 1; !Last && l < lanes; ++l) first += sums[size_t(l)], second += sums[size_t(wide + l)];
-                part[k] = pivot[size_t(k)] + first / n;
+                part[k] = about(pivot[size_t(k)], first, n);
                 part[each + k] = std::max(second - first * first / n, C(0));  // NaN stays
             }
         }
@@ -303,7 +311,7 @@ class Device {
                 for (int64_t r = 0; r < ranks; ++r) {
                     sum += double(parts[r * size + 2 * channels]) * (double(parts[r * size + c]) - pivot);
                 }
-                const double centre = pivot + sum / double(n);
+                const double centre = about(pivot, sum, double(n));
                 for (int64_t r = 0; r < ranks; ++r) {
                     const double d = double(parts[r * size + c]) - centre;
                     squares += double(parts[r * size + channels + c]) + double(parts[r * size + 2 * channels]) * d * d;
