@@ -90,6 +90,8 @@ def host_costs(seconds: float) -> dict[str, dict[str, float]]:
     for op in registry.operators():
         if op.namespace != "opwright" or op.home is not op or op.name.endswith("_"):
             continue
+        if not op.signature.outputs:  # it writes, and has nothing to record
+            continue
         sample = op.draw_samples(ow.Maker(torch.float32))[0]
         watched = [t for a in (*sample.args, *sample.kwargs.values()) for t in tensors(a) if has_gradient(t)]
 
