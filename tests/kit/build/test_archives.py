@@ -34,12 +34,17 @@ OPWRIGHT_KERNEL(shifted, CPU, shifted_cpu);
 """
 
 
-def test_a_library_gives_away_nothing_that_came_out_of_an_archive(tmp_path: Path) -> None:
-    source, member, archive = (tmp_path / f"part.{end}" for end in ("cpp", "o", "a"))
+def _archive(folder: Path) -> Path:
+    source, member, archive = (folder / f"part.{end}" for end in ("cpp", "o", "a"))
     source.write_text("int from_an_archive() { return 42; }")
     command = [*toolchain.compiler().command, "-fPIC", "-c", str(source), "-o", str(member)]
     subprocess.run(command, check=True)
     subprocess.run(["ar", "rc", str(archive), str(member)], check=True)
+    return archive
+
+
+def test_a_library_gives_away_nothing_that_came_out_of_an_archive(tmp_path: Path) -> None:
+    archive = _archive(tmp_path)
     folder = tmp_path / "shifted"
     folder.mkdir()
     (folder / "op.py").write_text(OPERATOR.format(archive=str(archive)))
@@ -49,3 +54,36 @@ def test_a_library_gives_away_nothing_that_came_out_of_an_archive(tmp_path: Path
     shown = subprocess.run(["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True)
     assert "opwright" in shown.stdout
     assert "from_an_archive" not in shown.stdout
+
+
+SAYING = """
+#include <pybind11/pybind11.h>
+
+#include <sstream>
+#include <string>
+
+std::string said(double number) {
+    std::ostringstream out;
+    out << "got " << number;
+    if (!out) throw std::runtime_error("a stream that fails");
+    return out.str();
+}
+int from_an_archive();
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+    m.def("said", &said);
+    m.def("answer", &from_an_archive);
+}
+"""
+
+
+def test_an_extension_with_a_libstdcpp_of_its_own_prints_numbers(tmp_path: Path) -> None:
+    file = tmp_path / "saying.cpp"
+    file.write_text(SAYING)
+    flags = ["-static-libstdc++", str(_archive(tmp_path))]
+    made = ow.load_extension(file, name="saying", extra_ldflags=flags, build_directory=tmp_path)
+    assert made.said(0.25) == "got 0.25"
+    assert made.answer() == 42
+    command = ["nm", "-D", "--defined-only", str(tmp_path / "saying.so")]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "_ZSt4cout" not in shown
+    assert "from_an_archive" in shown, "what its author links, it shows, as torch.utils.cpp_extension has it"

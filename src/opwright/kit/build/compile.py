@@ -250,9 +250,7 @@ def _link_command(plan: Plan, objects: list[Path], before: list[Path]) -> list[s
     folders = [f"-L{p}" for p in (*before, toolchain.torch_libraries())]
     link = [*toolchain.compiler().command, "-shared", *map(str, objects), *folders]
     link += [f"-Wl,-soname,{plan.soname}"] if plan.soname else []
-    # Some compilers bring libstdc++ as an archive alone. Two in a process, each of which takes some of the other's
-    # symbols, crash where the first stream prints a number: what comes out of archives is nobody else's.
-    link += [] if plan.extension else ["-Wl,--exclude-libs,ALL"]
+    link += [f"-Wl,--exclude-libs,{plan.hidden_archives}"]
     on_gpu = plan.device == "cuda"
     if on_gpu:
         # CUDA's runtime goes into the library: another torch may bring another one.

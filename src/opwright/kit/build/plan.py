@@ -40,6 +40,10 @@ _WITHOUT = ("HALF_OPERATORS", "HALF_CONVERSIONS", "BFLOAT16_CONVERSIONS", "HALF2
 EXTENSION_CUDA = (*(f"-D__CUDA_NO_{each}__" for each in _WITHOUT), "--expt-relaxed-constexpr", "-Xcompiler", "-fPIC")
 
 
+COMPILERS_ARCHIVES = "libstdc++.a:libsupc++.a:libstdc++fs.a"
+"""What a compiler links by itself, where it brings libstdc++ as archives or is told -static-libstdc++."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """One library: its sources and how they are compiled."""
@@ -86,6 +90,13 @@ class Plan:
         if self.extension:
             return (*EXTENSION, *self.asked)
         return (*self._usual("-O2"), *self.asked)
+
+    @property
+    def hidden_archives(self) -> str:
+        """The archives of which a library gives no symbol away. Some compilers bring libstdc++ as an archive alone. Two
+        in a process, each of which takes some of the other's symbols, crash where a stream prints a number, or print
+        nothing. What else an extension is linked with is its author's to show."""
+        return COMPILERS_ARCHIVES if self.extension else "ALL"
 
     def for_gcc(self) -> tuple[str, ...]:
         """What g++ alone knows, and gets."""
@@ -205,7 +216,7 @@ class Plan:
             "defines": self.defines,
         }
         content |= {"soname": self.soname} if self.soname else {}
-        content |= {"extension": True} if self.extension else {}
+        content |= {"extension": self.hidden_archives} if self.extension else {}
         return content | ({"nvccflags": self.nvccflags} if self.device == "cuda" else {})
 
     @unlocked_property
