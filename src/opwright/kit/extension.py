@@ -28,6 +28,8 @@ from opwright.kit.spec import words
 from opwright.kit.spec.options import Options
 
 _HEADERS = (".h", ".hh", ".hpp", ".hxx", ".cuh", ".inl")
+_SOURCES = (".cpp", ".cc", ".cxx", ".c++", ".cp", ".C", ".CPP", ".c", ".cu")
+"""What a compiler takes for a source. What it does not know, it hands to the linker, and says nothing."""
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Words = Sequence[str] | None
@@ -89,6 +91,12 @@ def load_extension(
     header = next((f for f in files if f.suffix in _HEADERS), None)
     if header is not None:
         raise ValueError(f"{name}: {header.name} is a header, and no source; name the folder it lies in, if need be")
+    other = next((f for f in files if f.suffix not in _SOURCES), None)
+    if other is not None:
+        raise ValueError(
+            f"{name}: {other.name} is no source of C++ or CUDA by its suffix, such as .cpp or .cu; objects and "
+            f"archives are named in extra_ldflags"
+        )
     on_gpu = any(f.suffix == ".cu" for f in files)
     if with_cuda is False and on_gpu:
         raise ValueError(f"{name}: with_cuda is False, and one of its sources is a .cu file")

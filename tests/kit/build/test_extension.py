@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import pickle
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +21,6 @@ import opwright as ow
 from opwright.kit.build import cache, compile, header, program, registered, toolchain, trial
 from opwright.kit.build.plan import Plan
 from opwright.kit.spec.options import Options
-from tests.kit.build.nvcc import needs_nvcc
 from tests.kit.build.workshop import Workshop
 
 EXAMPLES = Path(__file__).parent.parent.parent.parent / "examples" / "extension"
@@ -185,6 +187,7 @@ def test_what_is_no_module_says_so(tmp_path: Path) -> None:
         ({"sources": "box.cpp", "name": "a", "extra_cflags": "-O2"}, TypeError, "write extra_cflags=('-O2',)"),
         ({"sources": "box.cpp", "name": "a", "build_directory": "away"}, FileNotFoundError, "no build_directory"),
         ({"sources": ["box.cpp", "answer.h"], "name": "a"}, ValueError, "a: answer.h is a header, and no source"),
+        ({"sources": ["box.cpp", __file__], "name": "a"}, ValueError, "test_extension.py is no source of C++ or CUDA"),
         ({"sources": "box.cpp", "name": "a", "extra_cflags": ["-DA='"]}, ValueError, "are read as a shell reads them"),
     ],
 )
@@ -249,7 +252,7 @@ def test_the_header_is_one_for_its_flags_and_can_be_switched_off(
 
     assert header.of(plan("one")).key == header.of(plan("two")).key != header.of(plan("one", "-O2")).key
     started: list[Any] = []
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **how: started.append((command, how)))
+    monkeypatch.setattr(subprocess, "run", lambda command, **how: started.append((command, how)))
     monkeypatch.setenv("OPWRIGHT_CACHE_DIR", str(sources / "cache"))
     monkeypatch.setattr(toolchain, "free_memory", lambda: 64 << 30)
     header.start(plan("one"))
@@ -261,7 +264,7 @@ def test_the_header_is_one_for_its_flags_and_can_be_switched_off(
     monkeypatch.delenv("OPWRIGHT_CACHE_SIZE")
     header.start(plan("one"))
     ((command, how),) = started
-    assert command[1:3] == ["-m", "opwright.kit.build.header"]
+    assert command[-3:-1] == ["-m", "opwright.kit.build.header"]
     assert how["start_new_session"]
     assert header.flags(plan("one"), cache.open_folder()) == []
 
@@ -298,6 +301,32 @@ def test_a_precompiled_header_is_used_counted_and_left_when_it_is_damaged(
     compiled.write_bytes(compiled.read_bytes()[:5000])
     assert header.flags(plan, root) == []  # not as it was made
     assert header.NAME not in [e.about["name"] for e in cache.entries(root)]
+
+
+def test_what_makes_the_header_is_nobodys_child(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that take warnings for errors would fail at a child that is still running."""
+    told, go, maker = sources / "told", sources / "go", sources / "python"
+    says = f"echo $PPID $OPWRIGHT_CACHE_DIR $PYTHONPATH > {told}.part; mv {told}.part {told}"
+    maker.write_text(f"#!/bin/sh\nuntil [ -e {go} ]; do sleep 0.02; done\n{says}\n")
+    maker.chmod(0o755)
+    (sources / "a.cpp").write_text("#include <torch/extension.h>\n", encoding="utf-8")
+    monkeypatch.chdir(sources)
+    monkeypatch.setenv("OPWRIGHT_CACHE_DIR", "cache")
+    monkeypatch.delenv("OPWRIGHT_PCH")
+    monkeypatch.setattr(toolchain, "free_memory", lambda: 64 << 30)
+    monkeypatch.setattr(sys, "executable", str(maker))
+    monkeypatch.syspath_prepend(str(sources))
+    header.start(Plan("a", (sources / "a.cpp",), Options(abi="aten"), extension=True))
+    gc.collect()  # a child that nobody has waited for would be warned of
+    go.touch()
+    since = time.monotonic()
+    while not told.exists():
+        assert time.monotonic() - since < 30
+        time.sleep(0.02)
+    parent, kept, path = told.read_text().split(maxsplit=2)
+    assert int(parent) != os.getpid()
+    assert kept == str(sources / "cache")
+    assert path.startswith(str(sources))
 
 
 def test_processes_that_need_one_extension_build_it_once(workshop: Workshop, sources: Path) -> None:
@@ -339,12 +368,3 @@ def test_strings_of_load_inline_run_unchanged() -> None:
     assert torch.equal(out, 2 * x.sin())
     assert torch.allclose(x.grad, 2 * x.cos())  # type: ignore[arg-type]
     assert "sines" in made.sin_add.__doc__
-
-
-@pytest.mark.slow
-@needs_nvcc
-def test_the_extension_for_cuda_builds_and_loads_without_a_gpu() -> None:
-    sources = [EXAMPLES / "lltm_cuda.cpp", EXAMPLES / "lltm_cuda_kernel.cu"]
-    made = ow.load_extension(sources, name="lltm_cuda", extra_cuda_cflags=["-gencode=arch=compute_90,code=sm_90"])
-    with pytest.raises(RuntimeError, match="x must be a CUDA tensor"):
-        made.forward(*(torch.ones(2, 2) for _ in range(5)))

@@ -107,8 +107,12 @@ def start(plan: Plan) -> None:
     told = {"cxxflags": plan.asked, "include": plan.options.include, "defines": plan.defines}
     command = [sys.executable, "-m", "opwright.kit.build.header", json.dumps(told)]
     quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    # From the root folder, which nobody's modules lie in: what was said relative to another is said in full.
+    places = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPWRIGHT_CACHE_DIR": str(cache.folder())}
+    quiet |= {"env": {**os.environ, **places}, "cwd": "/"}
+    # By a shell that ends at once: nobody here waits for it, and Python warns of a child that nobody waited for.
     with contextlib.suppress(OSError):
-        subprocess.Popen(command, start_new_session=True, cwd="/", **quiet)
+        subprocess.run(["/bin/sh", "-c", '"$0" "$@" &', *command], start_new_session=True, check=False, **quiet)
 
 
 def make(plan: Plan) -> None:
