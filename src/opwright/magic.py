@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
+from opwright.kit.build.depends import absolute
 from opwright.kit.build.trouble import BuildError, Unavailable
 from opwright.kit.inline import inline
 from opwright.kit.spec.options import Options
@@ -29,15 +31,16 @@ def load_ipython_extension(shell: Any) -> None:
 def _magic(shell: Any, kind: str) -> Any:
     def build(line: str, cell: str) -> None:
         """Build the cell, and give the functions that are named here."""
-        words = shlex.split(re.sub(r"(^|\s)(-[DUI])\s+", r"\1\2", line))  # `-D NAME=3` is one flag
-        flags = tuple(word for word in words if word.startswith("-") and word != "--aten")
-        names = [word for word in words if not word.startswith("-")]
-        options = Options(abi="aten" if "--aten" in words else "stable", cxxflags=flags)
-        sources = {
-            f"{kind}_sources": "\n" + cell
-        }  # below the magic's own line, so that lines are counted as the cell's
         try:
-            made = inline(**sources, functions=names, options=options)  # type: ignore[arg-type]
+            words = shlex.split(re.sub(r"(^|\s)(-[DUI])\s+", r"\1\2", line))  # `-D NAME=3` is one flag
+            names, aten = [word for word in words if not word.startswith("-")], "--aten" in words
+            if not names and not aten:
+                raise ValueError(f"name the functions to give beside the magic, such as %%{kind} f")
+            flags = [word for word in words if word.startswith("-") and word != "--aten"]
+            # Folders begin where the notebook runs, and not where this file lies.
+            options = Options(abi="aten" if aten else "stable", cxxflags=absolute(flags, Path.cwd()))
+            sources: dict[str, Any] = {f"{kind}_sources": "\n" + cell}  # below the magic's line, so that lines agree
+            made = inline(**sources, functions=names or None, options=options)
         except (BuildError, Unavailable, ValueError) as e:
             # Without frames, which would tell the reader of a cell nothing.
             raise shell_error(str(e).replace(f"{kind}_sources, line", "this cell, line")) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 from pathlib import Path
 
 import pytest
@@ -176,3 +177,14 @@ def test_what_belongs_to_a_folder_is_refused_as_the_folder_is(tmp_path: Path, fo
             getattr(ow.load(folder), name)(torch.ones(1))
     else:
         assert getattr(ow.load(folder), name)(torch.ones(1)).item() == 2
+
+
+def test_a_script_that_another_program_runs_has_operators_of_the_user(tmp_path: Path) -> None:
+    file = tmp_path / "my-script.py"
+    file.write_text(
+        "import torch\nimport opwright as ow\n\n@ow.op\ndef run_by_another(x: torch.Tensor) -> torch.Tensor:\n"
+        "    return 2 * x\n"
+    )
+    made = runpy.run_path(str(file))["run_by_another"]  # whose module is called <run_path>
+    assert made.namespace == "user"
+    assert torch.ops.user.run_by_another(torch.ones(1)).item() == 2.0

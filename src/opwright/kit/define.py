@@ -10,6 +10,7 @@ from typing import Any, Literal, overload
 
 import torch
 
+from opwright.kit import private
 from opwright.kit.build.foreign import LOADED
 from opwright.kit.derive import forms
 from opwright.kit.derive.roles import InPlace
@@ -210,10 +211,12 @@ def _refuse_name(name: str, namespace: str | None) -> None:
                 f"{name}: an operator's {what} is made of letters, digits and _, got {word!r}; "
                 f"give another with @ow.op({what}=…)"
             )
-    if name in ("name", "_dir"):  # what torch.ops.NAMESPACE has of its own
+    if name in private.NAMESPACES_OWN:
         raise TypeError(f"{name}: torch.ops has a use of its own for this name; give another with @ow.op(name=…)")
 
 
 def _namespace_of(function: Callable[..., Any]) -> str:
     package = (function.__module__ or "__main__").partition(".")[0]
-    return "user" if package.startswith("__") or package == LOADED else package
+    # A script that another program runs may have any name, such as <run_path> or my-script.
+    of_script = package.startswith("__") or package == LOADED or not (package.isidentifier() and package.isascii())
+    return "user" if of_script else package

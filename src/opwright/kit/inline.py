@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
 
-from opwright.kit import locks
+from opwright.kit import locks, private
 from opwright.kit.build import places, strings
 from opwright.kit.build.library import library_of
 from opwright.kit.build.trouble import BuildError, Unavailable
@@ -21,6 +21,7 @@ from opwright.kit.spec.options import Options
 
 _ANY_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](opwright|torch|ATen|c10)/", re.MULTILINE)
 _NO_TYPE = re.compile(r"'(torch|at)' (does not name a type|has not been declared|was not declared)|namespace 'torch'")
+_NOT_BOUND = re.compile(r"error: \w+: (it may return Tensor|write |.*\bschema\b)")
 
 _made: dict[object, Functions] = {}
 _making = locks.renewed()
@@ -73,7 +74,7 @@ def inline(
                 "options=ow.Options(abi='aten')"
             )
         return Functions(**load_strings(cpp, cuda, None, options, _folder_of(frame), frame))
-    named = _named(functions)
+    named = _named(functions, options.abi == "stable")
     _refuse_missing(named, cpp or cuda)
     if options.abi == "aten":
         return Functions(**load_strings(cpp, cuda, named, options, _folder_of(frame), frame))
@@ -131,7 +132,7 @@ def _files(cpp: list[str], cuda: list[str], names: list[str]) -> tuple[dict[str,
 BINDING = "the lines that bind the functions"
 
 
-def _named(functions: Any) -> dict[str, str]:
+def _named(functions: Any, stable: bool) -> dict[str, str]:
     """The names to give, each with its docstring."""
     if isinstance(functions, Mapping):
         named = dict(functions)
@@ -143,6 +144,8 @@ def _named(functions: Any) -> dict[str, str]:
     for name, doc in named.items():
         if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
             raise ValueError(f"inline: a function's name is one of C++, got {name!r}")
+        if name.startswith("__") or (stable and name in private.NAMESPACES_OWN):
+            raise ValueError(f"inline: {name!r} has a use of its own in Python; call the function otherwise")
         if not isinstance(doc, str):
             raise TypeError(f"inline: {name}'s docstring must be a string, got {doc!r}")
     return named
@@ -160,12 +163,12 @@ def _refuse_missing(named: Mapping[str, str], texts: Sequence[str]) -> None:
 
 def _advised(e: BuildError) -> BuildError:
     """What the compiler said, and what to do where strings are of PyTorch's whole C++."""
-    if "cannot resolve address of overloaded function" in str(e):
-        return BuildError(f"{e}\nA function to give must be no template, and the only one of its name")
-    if not _NO_TYPE.search(str(e)):
-        return e
-    cure = "torch::Tensor is of PyTorch's whole C++: add options=ow.Options(abi='aten'), or write Tensor"
-    return BuildError(f"{e}\n{cure}")
+    aten = "options=ow.Options(abi='aten')"
+    if _NO_TYPE.search(str(e)):
+        return BuildError(f"{e}\ntorch::Tensor is of PyTorch's whole C++: add {aten}, or write Tensor")
+    if _NOT_BOUND.search(str(e)):
+        return BuildError(f"{e}\nWhatever else pybind11 converts can be taken and returned with {aten}")
+    return e
 
 
 def _folder_of(frame: FrameType) -> Path:

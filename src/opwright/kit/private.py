@@ -42,6 +42,7 @@ is_legacy_batched = _C._functorch.is_legacy_batchedtensor
 is_wrapped = _C._functorch.is_functorch_wrapped_tensor
 key_is_excluded = _C._dispatch_tls_is_dispatch_key_excluded
 modes = _C._len_torch_dispatch_stack
+NAMESPACES_OWN = ("name", "_dir")  # attributes of torch.ops.NAMESPACE, under which no operator is found
 NO_TORCH_DISPATCH = _C._disabled_torch_dispatch_impl
 operator_names = _C._dispatch_get_all_op_names
 OpNamespace: Any = torch._ops._OpNamespace

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 
 import opwright as ow
 from opwright import magic
-from opwright.kit.build import places, strings
+from opwright.kit.build import places, strings, trouble
 
 # One build for all of this file.
 SOURCE = """
@@ -144,11 +145,65 @@ def test_functions_that_cannot_be_given_are_told_before_anything_is_built(keywor
 def test_the_magic_takes_flags_in_two_words_and_folders_from_where_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "beside.h").write_text("#define BESIDE 5.0f\n", encoding="utf-8")
     given: dict[str, Any] = {}
-    monkeypatch.setattr(magic, "inline", lambda **keywords: given.update(keywords) or ow.kit.inline.Functions())
-    shell: Any = type("Shell", (), {"push": lambda self, names: None})()
-    magic._magic(shell, "cpp")("f -D FACTOR=3 -I .", "")
-    assert (given["functions"], given["options"].cxxflags) == (["f"], ("-DFACTOR=3", "-I."))
-    from opwright.kit.dispatch.sourced import beside
+    shell: Any = SimpleNamespace(push=given.update)
+    build = magic._magic(shell, "cpp")
+    cell = """#include <opwright/kernel.h>
+#include "beside.h"
+Tensor f(const Tensor& x) { return map([](float v) { return v * BESIDE * FACTOR; }, x); }
+"""
+    build("f -D FACTOR=3 -I .", cell)
+    assert given["f"](torch.ones(1)).item() == 15.0
+    with pytest.raises(Exception, match="name the functions to give beside the magic, such as %%cpp f"):
+        build("-O1", cell)
+    with pytest.raises(Exception, match="No closing quotation") as told:
+        build('f "', cell)
+    assert type(told.value) is type(magic.shell_error(""))
 
-    assert beside(given["options"], tmp_path, ()).cxxflags == ("-DFACTOR=3", f"-I{tmp_path}")
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (
+            "Tensor f(const Tensor& x) {\n    return map([](auto v) { return v; }, x);\n}",
+            "cpp_sources, line 2: error: the function must name the types of its parameters, as [](float v) does\n"
+            "    2 |     return map([](auto v) { return v; }, x);",
+        ),
+        (
+            "Tensor f(const Tensor& x) {\n    return map([](float v, float w) { return v; }, x);\n}",
+            "cpp_sources, line 2: error: one parameter an input\n    2 |     return map([](float v, float w)",
+        ),
+        (
+            "Tensor f(Tensor x) { return x; }\nTensor f(Tensor x, double by) { return x; }",
+            "error: a function that is bound must be no template, and the only one of its name\n"
+            "    4 | OPWRIGHT_KERNEL(f, CPU, f);",
+        ),
+        (
+            "int64_t f(Tensor x) { return 1; }",
+            "Whatever else pybind11 converts can be taken and returned with options=ow.Options(abi='aten')",
+        ),
+    ],
+)
+def test_what_a_header_says_is_told_of_the_line_that_uses_it(source: str, said: str) -> None:
+    with pytest.raises(ow.BuildError) as told:
+        ow.inline(source, functions=["f"])
+    assert said in str(told.value)
+
+
+def test_messages_of_clang_and_nvcc_name_the_authors_line_too() -> None:
+    header = "/site-packages/opwright/include/opwright/map.h"
+    clang = [
+        f"{header}:49:5: error: static assertion failed: one parameter an input",
+        f"{header}:64:20: note: in instantiation of function template specialization 'map_into<F>' requested here",
+        "/mine/cpu.cpp:4:15: note: in instantiation of function template specialization 'map<F>' requested here",
+    ]
+    assert trouble.first_message("\n".join(clang)) == "/mine/cpu.cpp:4:15: error: one parameter an input"
+    nvcc = [
+        f'{header}(49): error: static assertion failed with "one parameter an input"',
+        "          detected during:",
+        '            instantiation of "const Tensor& map_into(F)" at line 64',
+        '            instantiation of "Tensor map(F)" at line 4 of /mine/cuda.cu',
+    ]
+    assert trouble.first_message("\n".join(nvcc)) == "/mine/cuda.cu(4): error: one parameter an input"

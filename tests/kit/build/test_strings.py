@@ -249,6 +249,14 @@ def test_calls_with_other_arguments_are_refused() -> None:
         made.halved(torch.ones(2), "much")
     with pytest.raises(NotImplementedError, match="halved: it is built for cpu, got a tensor on meta"):
         made.halved(torch.ones(2, device="meta"), 0.0)
+    with pytest.raises(TypeError, match="halved: argument 1 must be a Tensor, got None"):
+        made.halved(None, 0.0)
+    with pytest.raises(
+        TypeError, match=r"halved: argument 1 must be a strided Tensor, got one of layout torch\.sparse_c"
+    ):
+        made.halved(torch.eye(2).to_sparse(), 0.0)
+    with pytest.raises(RuntimeError, match="halved: no kernel for int32"):
+        made.halved(torch.ones(2, dtype=torch.int32), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +265,9 @@ def test_calls_with_other_arguments_are_refused() -> None:
         ({"cpp_sources": "", "functions": "f"}, ValueError, "there is nothing to build"),
         ({"cpp_sources": "Tensor f();", "functions": []}, ValueError, "name the functions to give"),
         ({"cpp_sources": "Tensor f();", "functions": "f;"}, ValueError, "one of C++, got 'f;'"),
+        ({"cpp_sources": "Tensor _dir();", "functions": "_dir"}, ValueError, "'_dir' has a use of its own in Python"),
+        ({"cpp_sources": "Tensor __f__();", "functions": "__f__"}, ValueError, "'__f__' has a use of its own"),
+        ({"cpp_sources": b"int i;", "functions": "f"}, TypeError, "must be strings of C++, got b'int i;'"),
         ({"cpp_sources": 3, "functions": "f"}, TypeError, "cpp_sources must be a tuple of strings, got 3"),
         ({"cpp_sources": "Tensor f();", "functions": {"f": 3}}, TypeError, "f's docstring must be a string, got 3"),
         ({"cpp_sources": "Tensor f();", "functions": "f", "options": 3}, TypeError, "options must be ow.Options"),

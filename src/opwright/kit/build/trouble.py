@@ -48,9 +48,9 @@ def first_message(log: str) -> str:
     )
     for i, line in enumerate(lines):
         if pattern.search(line):
-            line, i = _at_the_kernel(lines, i)
+            line, j = _at_the_author(lines, i)
             shown = [line]
-            for follow in lines[i + 1 : i + SHOWN_LINES]:
+            for follow in lines[j + 1 : j + SHOWN_LINES] if j is not None else _source(line):
                 # g++ shows `3 | x;`, nvcc indents the line itself.
                 if not re.match(r"\s+\d* *\||\s{4,}\S", follow):
                     break
@@ -59,24 +59,67 @@ def first_message(log: str) -> str:
     return "\n".join(lines[-3:]) or "the compiler said nothing"
 
 
-def _at_the_kernel(lines: list[str], i: int) -> tuple[str, int]:
-    """A sentence that kernel.h says of a kernel, and the line it is about: g++ puts it where the header says it.
+_HEADERS = re.compile(r"/(opwright|torch)/include/|^/usr/|/include/c\+\+/")
+"""Files that no author of a kernel has written."""
+_PLACE = re.compile(r"^(/[^:(]+)(?::\d+(?::\d+)?|\(\d+\))(?=:)")
+_USED = re.compile(
+    r"^(?P<at>/[^:(]+:\d+(?::\d+)?):.*(?:required (?:from|by)|requested here)|at line (?P<n>\d+) of (?P<file>/.+)$"
+)
+_MACRO = re.compile(r"^(?P<at>/[^:(]+:\d+(?::\d+)?): note: (?:in expansion of|expanded from) macro 'OPWRIGHT_")
 
-    >>> _at_the_kernel(["kernel.h:9:2: error: static assertion failed: f: write double",
-    ...                 "a.cpp:3:1: note: in expansion of macro 'OPWRIGHT_KERNEL'"], 0)
-    ('a.cpp:3:1: error: f: write double', 1)
+
+def _at_the_author(lines: list[str], i: int) -> tuple[str, int | None]:
+    """What a compiler says of a header that its reader has not written, and the line of the author's it is about: a
+    kernel that is bound, or a template that is used. Then which line shows the source; None: none does.
+
+    >>> _at_the_author(["/opwright/include/opwright/kernel.h:9:2: error: static assertion failed: f: write double",
+    ...                 "/a.cpp:3:1: note: in expansion of macro 'OPWRIGHT_KERNEL'"], 0)
+    ('/a.cpp:3:1: error: f: write double', 1)
+    >>> _at_the_author(["/a.cpp:4:15:   required from here", "/opwright/include/map.h:13:8: error: no type"], 1)
+    ('/a.cpp:4:15: error: no type (in map.h)', None)
     """
-    _, failed, sentence = lines[i].partition("error: static assertion failed: ")
+    place = _PLACE.match(lines[i])
+    if place is None or not _HEADERS.search(place[1]):
+        return lines[i], i
+    said = lines[i].partition("error: ")[2]
+    sentence = re.sub(r'^static assertion failed( with|: )?\s*"?|"$', "", said)
     if "opwright/kernel.h:" in lines[i] and "error: expected ';'" in lines[i]:
-        failed, sentence = "a ; is missing", "expected ';' after OPWRIGHT_KERNEL(…)"
-    if failed:
-        for j in range(i + 1, len(lines)):
-            place, macro, _ = lines[j].partition(": note: in expansion of macro 'OPWRIGHT_KERNEL'")
-            if macro:
-                return f"{place}: error: {sentence}", j
-            if "error:" in lines[j]:
-                break
+        sentence = "expected ';' after OPWRIGHT_KERNEL(…)"
+    many = "address of overloaded function" in said or "overloaded function could not be resolved" in said
+    after = next((j for j in range(i + 1, len(lines)) if "error:" in lines[j]), len(lines))
+    for j in range(i + 1, after):
+        macro = _MACRO.match(lines[j])
+        if macro and not _HEADERS.search(macro["at"]):
+            sentence = (
+                "a function that is bound must be no template, and the only one of its name" if many else sentence
+            )
+            return f"{macro['at']}: error: {sentence}", j
+    # g++ says before it how it came there, clang and nvcc behind it; the nearest of the author's lines is first.
+    before = i
+    while before and "error:" not in lines[before - 1] and not re.match(r"\s+\d* *\|", lines[before - 1]):
+        before -= 1
+    for j in (*range(before, i), *range(i + 1, after)):
+        used = _USED.search(lines[j])
+        at = None if used is None else used["at"] or f"{used['file']}({used['n']})"
+        if at is not None and not _HEADERS.search(at):
+            if many and place[1].endswith(("/map.h", "/rows.h")):
+                return f"{at}: error: the function must name the types of its parameters, as [](float v) does", None
+            own = "" if sentence != said else f" (in {Path(place[1]).name})"
+            return f"{at}: error: {sentence}{own}", None
     return lines[i], i
+
+
+def _source(line: str) -> list[str]:
+    """The line of a file that a message is about, as compilers show it."""
+    found = re.match(r"(/[^:(]+)[:(](\d+)", line)
+    if found is None:
+        return []
+    try:
+        text = Path(found[1]).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    number = int(found[2])
+    return [f"{number:>5} | {text[number - 1]}"] if number <= len(text) else []
 
 
 def explain_failure(name: str, code: int, log: str, log_file: Path | None) -> Exception:

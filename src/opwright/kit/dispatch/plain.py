@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -56,7 +56,7 @@ def function(library: Library, name: str, doc: str) -> Callable[..., Any]:
             with torch.no_grad() if recording else contextlib.nullcontext():
                 out = run(*args)
         except RuntimeError as e:
-            raise _type_error(name, e) from None
+            raise _told(name, takes, args, e) from None
         for t in updated:
             if not t.is_inference():
                 torch.autograd.graph.increment_version(t)  # what was saved of it is not what it was
@@ -67,12 +67,18 @@ def function(library: Library, name: str, doc: str) -> Callable[..., Any]:
     return untraced(call)
 
 
-def _type_error(name: str, e: RuntimeError) -> Exception:
-    """What the dispatcher says of an argument of another type, in our words; any other error as it is."""
+def _told(name: str, takes: Sequence[str], args: Sequence[Any], e: RuntimeError) -> Exception:
+    """What the dispatcher says of an argument that it does not take, in our words; any other error as it is."""
     found = re.search(r"Expected a value of type '(.+?)' for argument 'a(\d+)' but instead found type '(.+?)'", str(e))
-    if found is None:
-        return e
-    return TypeError(f"{name}: argument {int(found[2]) + 1} must be a {found[1]}, got {found[3]}")
+    if found is not None:
+        return TypeError(f"{name}: argument {int(found[2]) + 1} must be a {found[1]}, got {found[3]}")
+    for i, (kind, value) in enumerate(zip(takes, args, strict=True)):
+        if value is None and kind == "Tensor":  # which PyTorch lets through, as a tensor that is not there
+            return TypeError(f"{name}: argument {i + 1} must be a Tensor, got None")
+        if isinstance(e, NotImplementedError) and any(t.layout != torch.strided for t in tensors(value)):
+            layouts = ", ".join(str(t.layout) for t in tensors(value))
+            return TypeError(f"{name}: argument {i + 1} must be a strided Tensor, got one of layout {layouts}")
+    return type(e)(f"{name}: {e}") if str(e).startswith("no kernel for ") else e
 
 
 def _mutable(kind: str, i: int) -> str:

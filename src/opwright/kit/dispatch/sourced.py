@@ -41,6 +41,8 @@ def read(op: Op[..., Any], device: str, sources: Any, options: Any, name: Any, f
 
 def texts_of(who: str, what: str, given: Any) -> list[str]:
     """Source strings as they may be given: one, several, or none that say anything."""
+    if isinstance(given, bytes):
+        raise TypeError(f"{who}: {what} must be strings of C++, got {given!r}")
     texts = [given] if isinstance(given, str) else list(words.several(who, what, given, "strings"))
     for text in texts:
         if not isinstance(text, str):
