@@ -79,6 +79,7 @@ def adopt(
     label, signature = spec.name, spec.signature
     _refuse_kinds(label, signature, spec.random)
     function = _function(label, what)
+    _refuse_unfit(label, signature, what)
     derived = derive.rung_above(label, signature, spec.reference, None, False)
     if isinstance(derived, derive.Missing):
         raise TypeError(derived.reason)
@@ -103,7 +104,7 @@ def adopt(
     if isinstance(reference, Op):
         made.become(replace(spec, samples=reference.spec.samples, families=reference.spec.families))
     _declare(made, known, derived)
-    _bind(made, known, getattr(what, "__name__", str(what)), grads, tuple(kinds), domain)
+    _bind(made, known, _called(what), grads, tuple(kinds), domain)
     return made
 
 
@@ -116,7 +117,18 @@ def _specified(reference: Any, name: str | None, namespace: str | None) -> Spec:
     return replace(spec, autocast=None, vmap=None, doc=reference.__doc__)
 
 
+def _called(what: Any) -> str:
+    """What is adopted, in a word."""
+    of_library = adopted.operators(what)
+    return str(getattr(what, "__name__", of_library[0].name() if of_library else what))
+
+
 def _refuse_kinds(name: str, signature: Signature, random: bool) -> None:
+    if signature.returns_input and name.endswith("_"):
+        raise TypeError(
+            f"{name}: an operator whose name ends in _ writes to its first argument, and such cannot be adopted; give "
+            f"another by name=…"
+        )
     if random or signature.returns_input or any(p.mutated for p in signature.parameters):
         raise TypeError(f"{name}: what draws random numbers or writes to its arguments cannot be adopted")
     if not signature.outputs or any(o.kind.is_list or o.kind.is_optional for o in signature.outputs):
@@ -129,12 +141,34 @@ def _function(name: str, what: Any) -> Callable[..., Any]:
         return function
     if isinstance(what, Op):
         raise TypeError(f"{name}: {what.name} is an operator of opwright's already; check it as it is")
-    if isinstance(what, type) or not callable(what):
+    if isinstance(what, (type, torch.autograd.Function)) or not callable(what):
         raise TypeError(
             f"{name}: what is adopted must be a function, a torch.autograd.Function or an operator of torch.ops, "
             f"got {what!r}"
         )
     return what  # type: ignore[no-any-return]
+
+
+def _refuse_unfit(name: str, signature: Signature, what: Any) -> None:
+    """Raise where what is adopted cannot be called with the reference's parameters, as far as Python knows it."""
+    forward, context = what, 0
+    if isinstance(what, type) and issubclass(what, torch.autograd.Function):
+        # With a context, unless another function takes that.
+        forward, context = what.forward, int(what.setup_context is torch.autograd.Function.setup_context)
+    try:
+        taken = None if adopted.operators(what) else inspect.signature(forward)
+    except (TypeError, ValueError):  # of C++, which says it at the first call
+        taken = None
+    if taken is None:
+        return
+    args, named = adopted.arranged(signature, dict.fromkeys(signature.names), adopted.by_name(forward, signature))
+    try:
+        taken.bind(*[None] * context, *args, **named)
+    except TypeError as e:
+        raise TypeError(
+            f"{name}: what is adopted must take its reference's parameters, ({', '.join(signature.names)}), and "
+            f"{_called(what)} takes {taken} ({e})"
+        ) from None
 
 
 def _pair(

@@ -10,8 +10,9 @@ there is nothing kept for it, and the gradient is derived from the inputs.
 from __future__ import annotations
 
 import ctypes
+import inspect
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -59,14 +60,12 @@ class Recorded:
 
     def __init__(self, name: str, signature: Signature, function: Callable[..., Any]) -> None:
         self.name, self.signature, self.function = name, signature, function
-        # Of torch.ops: it knows its parameters by name, and takes some by name alone.
-        self.is_operator = isinstance(function, (private.OpOverload, private.OpOverloadPacket))
+        self.named = by_name(function, signature)
 
     def original(self, values: Mapping[str, Any]) -> list[Tensor]:
         """What it gives, with whatever history it gives it."""
-        named = [p.name for p in self.signature.parameters if p.keyword_only and self.is_operator]
-        args = [values[p.name] for p in self.signature.parameters if p.name not in named]
-        return flat(self.name, self.signature, self.function(*args, **{name: values[name] for name in named}))
+        args, named = arranged(self.signature, values, self.named)
+        return flat(self.name, self.signature, self.function(*args, **named))
 
     def forward(self, values: Mapping[str, Any]) -> list[Tensor]:
         """Its outputs alone."""
@@ -136,18 +135,20 @@ class Pair:
         self._forward, self._backward = functions
         self.saves, self.takes, self.gives = names
         self.results = results
+        self.named = by_name(functions[0], signature)
         self._function: Any = None
 
     def original(self, values: Mapping[str, Any]) -> list[Tensor]:
         """What the two give as a torch.autograd.Function, as extensions join them."""
         if self._function is None:
             self._function = _joined(self)
-        out = self._function.apply(*arranged(self.signature, values))
+        out = self._function.apply(*(values[p.name] for p in self.signature.parameters))
         return [out] if isinstance(out, Tensor) else list(out)
 
     def run(self, values: Mapping[str, Any]) -> list[Tensor]:
         """All that the first function returns."""
-        out = self._forward(*arranged(self.signature, values))
+        args, named = arranged(self.signature, values, self.named)
+        out = self._forward(*args, **named)
         found = [out] if isinstance(out, Tensor) else list(out) if isinstance(out, (tuple, list)) else []
         count = len(self.signature.outputs) + len(self.saves)
         if len(found) != count or not all(isinstance(t, Tensor) for t in found):
@@ -232,9 +233,34 @@ def _joined(pair: Pair) -> Any:
     return Joined
 
 
-def arranged(signature: Signature, values: Mapping[str, Any]) -> list[Any]:
-    """Arguments in the order of the reference: what was adopted takes them by position."""
-    return [values[p.name] for p in signature.parameters]
+def operators(function: Any) -> list[Any]:
+    """What a function is in the dispatcher: an operator of torch.ops, in all its overloads, or of
+    torch.library.custom_op; nothing of any other."""
+    known = getattr(function, "_opoverload", function)  # of torch.library.custom_op
+    if isinstance(known, private.OpOverloadPacket):
+        return [getattr(known, each) for each in known.overloads()]
+    return [known] if isinstance(known, private.OpOverload) else []
+
+
+def by_name(function: Any, signature: Signature) -> frozenset[str]:
+    """The parameters of the reference that what was adopted takes by name alone."""
+    found = operators(function)
+    if found:
+        alone = {a.name for each in found for a in each._schema.arguments if a.kwarg_only}
+        return frozenset(p.name for p in signature.parameters if p.keyword_only or p.name in alone)
+    try:
+        taken = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of C++, which has none
+        return frozenset()
+    alone = {p.name for p in taken if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    return frozenset(alone & set(signature.names))
+
+
+def arranged(
+    signature: Signature, values: Mapping[str, Any], named: Collection[str]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments in the order of the reference: what was adopted takes them by position, but for some."""
+    return [values[p.name] for p in signature.parameters if p.name not in named], {n: values[n] for n in named}
 
 
 def flat(name: str, signature: Signature, out: Any) -> list[Tensor]:
