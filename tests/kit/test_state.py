@@ -85,6 +85,21 @@ def test_a_gradient_gets_an_object_as_it_was_at_the_call() -> None:
         objects.Seen(op, "table", Bare())
 
 
+def test_a_class_is_found_by_its_name_and_has_its_static_methods_and_no_subclasses() -> None:
+    there = Classes("quantized")  # of PyTorch's own
+    with pytest.raises(AttributeError, match="no class 'Conv2dPackedParamBase'; did you mean Conv2dPackedParamsBase"):
+        _ = there.Conv2dPackedParamBase
+    with pytest.raises(AttributeError, match=r"no class 'Elsewhere'; add OPWRIGHT_CLASS\(Elsewhere, c\)"):
+        _ = there.Elsewhere
+    found: Any = there.Conv2dPackedParamsBase
+    with pytest.raises(TypeError, match=r"Mine: <class .*> cannot be subclassed in Python.*hold one in an attribute"):
+        type("Mine", (found,), {})
+    with pytest.raises(AttributeError, match="has no static method 'count'"):
+        _ = found.count
+    found._make = SimpleNamespace(count=lambda: 3)
+    assert found.count() == 3
+
+
 @pytest.fixture(scope="module")
 def stacks() -> Any:
     return ow.load_classes(EXAMPLES / "stack.cpp", name="stacks")
@@ -121,16 +136,20 @@ def test_threads_share_one_and_the_last_user_frees_it(stacks: Any) -> None:
         thread.join()
     assert stack.size() == 2000
     held = torch.ones(3)
-    storage: Any = held.untyped_storage()
+    storage = held.untyped_storage()
+
+    def users() -> int:
+        return torch._C._storage_Use_Count(storage._cdata)
+
+    alone = users()
     kept = stacks.Stack([held])
     other = kept  # a second user
-    before = storage._use_count()
     del held, kept
     gc.collect()
-    assert other.size() == 1
+    assert (other.size(), users()) == (1, alone)  # the tensor is the stack's now
     del other
     gc.collect()
-    assert storage._use_count() < before
+    assert users() == alone - 1
 
 
 @pytest.mark.slow
@@ -172,7 +191,10 @@ def test_an_object_that_changes_after_the_call_changes_no_gradient(stacks: Any) 
 BOX = """
 #include <opwright/state.h>
 struct Box : State { int64_t get() { return 107; } };
-OPWRIGHT_CLASS(Box, c) { c.def(torch::init<>()).def("get", &Box::get); }
+static int64_t dimensions(const torch::Tensor& x) { return x.dim(); }
+OPWRIGHT_CLASS(Box, c) {
+    c.def(torch::init<>()).def("get", &Box::get).def_static("dimensions", &dimensions);
+}
 """
 
 
@@ -187,15 +209,22 @@ def test_classes_of_one_name_in_cpp_are_refused_and_in_unnamed_namespaces_are_tw
     file.write_text(text, encoding="utf-8")
     two: Any = ow.load_classes(file, name="boxes_two")
     assert (one.Box().get(), two.Box().get()) == (107, 108)
+    assert two.Box.dimensions(torch.ones(2, 3)) == 2
 
 
 @pytest.mark.slow
 def test_an_edited_class_is_refused_where_pytorch_would_end_the_process(stacks: Any, tmp_path: Path) -> None:
     file = tmp_path / "stack.cpp"
     file.write_text((EXAMPLES / "stack.cpp").read_text(encoding="utf-8") + "// edited\n", encoding="utf-8")
-    with pytest.raises(ow.BuildError, match="stacks: its class Stack stands in another version of it"):
-        ow.load_classes(file, name="stacks")
+    with pytest.raises(ow.BuildError, match=r"stacks: stack.cpp registers stacks::total, which this process has"):
+        ow.load_classes(file, name="stacks")  # before anything is built
     assert stacks.Stack([]).size() == 0
+    file.write_text(BOX.replace("Box", "Edited"), encoding="utf-8")
+    edited: Any = ow.load_classes(file, name="edited_classes")
+    file.write_text(BOX.replace("Box", "Edited").replace("107", "108"), encoding="utf-8")
+    with pytest.raises(ow.BuildError, match="edited_classes: its class Edited stands in another version of it"):
+        ow.load_classes(file, name="edited_classes")
+    assert edited.Edited().get() == 107
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from typing import Any
 
 from opwright.kit import private
 from opwright.kit.extension import Paths, load_extension
+from opwright.kit.spec import words
 
 
 class StateClass(type):
@@ -13,6 +14,22 @@ class StateClass(type):
 
     __opwright_schema__: str
     _make: Any
+
+    def __init__(cls, word: str, bases: tuple[type, ...], content: dict[str, Any]) -> None:
+        super().__init__(word, bases, content)
+        if bases:
+            raise TypeError(
+                f"{word}: {bases[0]!r} cannot be subclassed in Python, which its objects know nothing of; hold one in "
+                f"an attribute"
+            )
+
+    def __getattr__(cls, word: str) -> Any:
+        if word.startswith("_"):
+            raise AttributeError(word)
+        try:
+            return getattr(cls._make, word)  # of def_static
+        except (AttributeError, RuntimeError):
+            raise AttributeError(f"{cls!r} has no static method {word!r}") from None
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         return cls._make(*args, **kwargs)
@@ -35,9 +52,9 @@ class Classes:
             raise AttributeError(word)
         make = private.class_in_cpp(self._name, word)
         if make is None:
-            raise AttributeError(
-                f"{self._name} has no class {word!r}; add OPWRIGHT_CLASS({word}, c) {{ … }} to its sources"
-            )
+            there = [kind.rpartition(".")[2] for kind in private.classes() if kind.startswith(f"{self._name}.")]
+            cure = words.near(word, there) or f"; add OPWRIGHT_CLASS({word}, c) {{ … }} to its sources"
+            raise AttributeError(f"{self._name} has no class {word!r}{cure}")
         schema = f"{private.CLASSES}{self._name}.{word}"
         made = StateClass(word, (), {"__opwright_schema__": schema, "_make": staticmethod(make)})
         setattr(self, word, made)  # one object, however often it is asked for

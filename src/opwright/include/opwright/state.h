@@ -33,6 +33,10 @@
 #include <mutex>
 #include <utility>
 
+namespace torch {
+using at::Tensor;  // as those write it who come from torch/extension.h, which declares the same
+}
+
 namespace opwright {
 
 // What such a class derives from.
@@ -42,7 +46,8 @@ using State = torch::CustomClassHolder;
 template <class Class>
 using Held = c10::intrusive_ptr<Class>;
 
-// A value that one thread at a time uses: `auto items = guarded.lock(); items->push_back(x);`, until items goes.
+// A value that one thread at a time uses: `auto items = guarded.lock(); items->push_back(x);`, until items goes. Before
+// a loop over it, too: in `for (auto& x : *guarded.lock())` the lock is gone when the first turn begins.
 template <class T>
 class Guarded {
   public:
