@@ -14,7 +14,7 @@ __device__ __forceinline__ T sigmoid(T z) {
 
 template <class T>
 __device__ __forceinline__ T elu(T z) {
-    return z > T(0) ? z : exp(z) - T(1);
+    return z > T(0) ? z : expm1(z);  // exp(z) - 1 would lose what is small
 }
 
 template <class T>
@@ -64,16 +64,18 @@ std::vector<torch::Tensor> lltm_cuda_forward(torch::Tensor x, torch::Tensor weig
     auto gates = torch::addmm(bias, joined, weight.t()).reshape({batch, 3, hidden});
     auto new_h = torch::zeros_like(c), new_c = torch::zeros_like(c);
     auto i = torch::zeros_like(c), o = torch::zeros_like(c), g = torch::zeros_like(c);
-    AT_DISPATCH_FLOATING_TYPES(gates.scalar_type(), "lltm_forward", ([&] {
-                                   forward_kernel<scalar_t><<<blocks(batch, hidden), THREADS>>>(
-                                       gates.packed_accessor32<scalar_t, 3, torch::RestrictPtrTraits>(),
-                                       c.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
-                                       new_h.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
-                                       new_c.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
-                                       i.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
-                                       o.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
-                                       g.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>());
-                               }));
+    // A grid of no blocks is an error, which whoever launches next is told.
+    if (c.numel() > 0)
+        AT_DISPATCH_FLOATING_TYPES(gates.scalar_type(), "lltm_forward", ([&] {
+                                       forward_kernel<scalar_t><<<blocks(batch, hidden), THREADS>>>(
+                                           gates.packed_accessor32<scalar_t, 3, torch::RestrictPtrTraits>(),
+                                           c.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
+                                           new_h.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
+                                           new_c.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
+                                           i.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
+                                           o.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
+                                           g.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>());
+                                   }));
     return {new_h, new_c, i, o, g, joined, gates};
 }
 
@@ -83,18 +85,19 @@ std::vector<torch::Tensor> lltm_cuda_backward(torch::Tensor grad_h, torch::Tenso
     auto grad_old_c = torch::zeros_like(new_c);
     auto grad_gates = torch::zeros_like(gates);
     const auto batch = new_c.size(0), hidden = new_c.size(1);
-    AT_DISPATCH_FLOATING_TYPES(joined.scalar_type(), "lltm_backward", ([&] {
-                                   backward_kernel<scalar_t><<<blocks(batch, hidden), THREADS>>>(
-                                       grad_old_c.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
-                                       grad_gates.packed_accessor32<scalar_t, 3, torch::RestrictPtrTraits>(),
-                                       grad_h.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
-                                       grad_c.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
-                                       new_c.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
-                                       i.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
-                                       o.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
-                                       g.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
-                                       gates.packed_accessor32<scalar_t, 3, torch::RestrictPtrTraits>());
-                               }));
+    if (new_c.numel() > 0)
+        AT_DISPATCH_FLOATING_TYPES(joined.scalar_type(), "lltm_backward", ([&] {
+                                       backward_kernel<scalar_t><<<blocks(batch, hidden), THREADS>>>(
+                                           grad_old_c.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
+                                           grad_gates.packed_accessor32<scalar_t, 3, torch::RestrictPtrTraits>(),
+                                           grad_h.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
+                                           grad_c.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
+                                           new_c.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
+                                           i.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
+                                           o.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
+                                           g.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
+                                           gates.packed_accessor32<scalar_t, 3, torch::RestrictPtrTraits>());
+                                   }));
     auto flat = grad_gates.flatten(1, 2);
     auto grad_weight = flat.t().mm(joined);
     auto grad_bias = flat.sum(0);

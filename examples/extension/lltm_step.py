@@ -29,7 +29,7 @@ def plain(x: Tensor, weight: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> Step
     return Step(torch.tanh(new_c) * torch.sigmoid(o), new_c)
 
 
-def adopted(extension: Any, device: str) -> ow.Op[..., Any]:
+def adopted(extension: Any, device: str, domain: ow.Domain) -> ow.Op[..., Any]:
     """The extension's two functions as one operator."""
     return ow.adopt(
         extension.forward,
@@ -40,16 +40,19 @@ def adopted(extension: Any, device: str) -> ow.Op[..., Any]:
         takes=["grad_new_h", "grad_new_c", "new_c", "i", "o", "g", "joined", "gates", "weight"],
         gives=["x", "weight", "bias", "h", "c"],
         device=device,
-        # The one for CUDA refuses what is not contiguous: the reference takes that.
-        domain=ow.Domain(dtypes=(torch.float32, torch.float64), layout="contiguous" if device == "cuda" else "any"),
+        domain=domain,
     )
 
 
+ANY = ow.Domain(dtypes=(torch.float32, torch.float64))
+# The one for CUDA refuses what is not contiguous: the reference takes that.
+CONTIGUOUS = ow.Domain(dtypes=(torch.float32, torch.float64), layout="contiguous")
+
 if torch.cuda.is_available():
     sources = [FOLDER / "lltm_cuda.cpp", FOLDER / "lltm_cuda_kernel.cu"]
-    lltm_step = adopted(ow.load_extension(sources, name="lltm_cuda"), "cuda")
+    lltm_step = adopted(ow.load_extension(sources, name="lltm_cuda"), "cuda", CONTIGUOUS)
 else:
-    lltm_step = adopted(ow.load_extension(FOLDER / "lltm.cpp", name="lltm_cpp"), "cpu")
+    lltm_step = adopted(ow.load_extension(FOLDER / "lltm.cpp", name="lltm_cpp"), "cpu", ANY)
 
 
 @lltm_step.samples
