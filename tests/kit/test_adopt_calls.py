@@ -130,3 +130,25 @@ def test_an_instance_of_a_function_is_no_function() -> None:
         instance = TopTwo()  # type: ignore[no-untyped-call]
     with pytest.raises(TypeError, match=r"must be a function, a torch\.autograd\.Function or an operator"):
         ow.adopt(instance, reference=doubled)
+
+
+class Writes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        return x.mul_(2).clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return 2 * grad
+
+
+@pytest.mark.parametrize(
+    ("what", "more"),
+    [(Writes, {}), (lambda x: x.mul_(2).clone(), {"backward": lambda grad, x: 2 * grad})],
+    ids=["Function", "pair"],
+)
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_writes_to_its_argument_without_a_word_is_an_error(what: Any, more: Any, recorded: bool) -> None:
+    op = ow.adopt(what, reference=doubled, name="adopt_calls_writes", **more)
+    with pytest.raises(RuntimeError, match="adopt_calls_writes: what was adopted has written to its argument x"):
+        op(torch.ones(2, requires_grad=recorded))

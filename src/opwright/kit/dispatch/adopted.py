@@ -65,7 +65,10 @@ class Recorded:
     def original(self, values: Mapping[str, Any]) -> list[Tensor]:
         """What it gives, with whatever history it gives it."""
         args, named = arranged(self.signature, values, self.named)
-        return flat(self.name, self.signature, self.function(*args, **named))
+        before = _versions(values)
+        out = self.function(*args, **named)
+        _refuse_written(self.name, values, before)
+        return flat(self.name, self.signature, out)
 
     def forward(self, values: Mapping[str, Any]) -> list[Tensor]:
         """Its outputs alone."""
@@ -148,7 +151,9 @@ class Pair:
     def run(self, values: Mapping[str, Any]) -> list[Tensor]:
         """All that the first function returns."""
         args, named = arranged(self.signature, values, self.named)
+        before = _versions(values)
         out = self._forward(*args, **named)
+        _refuse_written(self.name, values, before)
         found = [out] if isinstance(out, Tensor) else list(out) if isinstance(out, (tuple, list)) else []
         count = len(self.signature.outputs) + len(self.saves)
         if len(found) != count or not all(isinstance(t, Tensor) for t in found):
@@ -291,6 +296,22 @@ def own(outs: Sequence[Tensor], values: Mapping[str, Any]) -> list[Tensor]:
 def _version(t: Tensor) -> int:
     """How often it has been written to; tensors of inference mode do not count."""
     return 0 if t.is_inference() else t._version
+
+
+def _versions(values: Mapping[str, Any]) -> list[int]:
+    return [_version(t) for value in values.values() for t in tensors(value)]
+
+
+def _refuse_written(name: str, values: Mapping[str, Any], before: Sequence[int]) -> None:
+    """Raise where what was adopted has written to an argument: a reference that does not would be another function."""
+    if _versions(values) == before:
+        return
+    now = [(n, _version(t)) for n, value in values.items() for t in tensors(value)]
+    written = next(n for (n, version), was in zip(now, before, strict=True) if version != was)
+    raise RuntimeError(
+        f"{name}: what was adopted has written to its argument {written}, which its reference does not; write to a "
+        f"clone in it, or make an operator with @ow.op(mutates=…)"
+    )
 
 
 def _only_warns(node: Any) -> bool:
