@@ -35,7 +35,7 @@ FLOORS["workers"] = ABOVE
 FLOORS |= dict.fromkeys(("explain", "pages", "scaffold", "doctor"), ABOVE)
 FLOORS |= {"check": [*ABOVE, "truth", "workers"], "bench": [*ABOVE, "truth", "workers", "explain"]}
 FLOORS["cpp"] = ABOVE
-FLOORS["deploy"] = [*ABOVE, "cpp"]
+FLOORS["deploy"] = [*ABOVE, "cpp", "ship"]
 FLOORS["ship"] = [*FLOORS["check"], "check", "scaffold"]
 
 

@@ -113,11 +113,19 @@ def unwatched() -> Iterator[None]:
         yield
 
 
+KEEPS_ARCHIVES = "m -Wl,--exclude-libs,ALL"
+"""An entry of AOTInductor's `aot_inductor.custom_op_libs` by which a model's library gives nothing away that came out
+of an archive. There is no setting for the linker's flags, and what is in the list goes to it as it stands, after -l."""
+
+
 def compile_ahead(program: Any, file: str) -> None:
     """Compile an exported program with AOTInductor, into an archive."""
-    from torch._inductor import aoti_compile_and_package
+    from torch._inductor import aoti_compile_and_package, config
 
-    aoti_compile_and_package(program, package_path=file)
+    # Some compilers bring libstdc++ as an archive alone. The model's library would carry a second one, of which some
+    # symbols are one for the process: the first number that it reads or prints throws std::bad_cast, or crashes.
+    libraries = [*(config.aot_inductor.custom_op_libs or ()), KEEPS_ARCHIVES]
+    aoti_compile_and_package(program, package_path=file, inductor_configs={"aot_inductor.custom_op_libs": libraries})
 
 
 def forward_level() -> int:

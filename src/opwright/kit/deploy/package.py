@@ -24,6 +24,9 @@ from opwright.kit.deploy.loader import FOLDER, FORMAT
 from opwright.kit.dispatch import registry, wire
 from opwright.kit.op import Op
 
+LIBSTDCXX_ITSELF = "_ZNSt6locale18_S_initialize_onceEv"
+"""What libstdc++ alone defines, and nobody else calls."""
+
 
 def package(
     program: Any, file: str | os.PathLike[str], *, compiled: bool = False, devices: Iterable[str] | None = None
@@ -61,6 +64,7 @@ def package(
                 torch.export.save(program, made)
         else:
             shutil.copyfile(program, made)
+            _refuse_second_libstdcxx(made, program)
             operators = [*_named(made)]
         if operators:
             _add(made, operators, wanted)
@@ -92,6 +96,21 @@ def _refuse_default_dtypes(program: torch.export.ExportedProgram) -> None:
                 raise ValueError(
                     f"{op.name}: {parameter.name} is left at its default, which a compiled model cannot hold; "
                     f"declare it as `{parameter.name}: torch.dtype | None = None`, or leave out compiled=True"
+                )
+
+
+def _refuse_second_libstdcxx(archive: Path, called: str | os.PathLike[str]) -> None:
+    """A compiled model that gives a libstdc++ of its own away breaks the process that loads it."""
+    from opwright.kit.ship import elf
+
+    with zipfile.ZipFile(archive) as opened, tempfile.TemporaryDirectory() as folder:
+        for name in (each for each in opened.namelist() if each.endswith(".so")):
+            if LIBSTDCXX_ITSELF in elf.read(Path(opened.extract(name, folder))).exported:
+                raise ValueError(
+                    f"{os.fspath(called)}: its compiled model holds libstdc++, since the compiler has it as an archive "
+                    "alone, and gives it away, which breaks the process that loads it; let ow.package compile "
+                    "the exported program (compiled=True), or pass aoti_compile_and_package "
+                    f"inductor_configs={{'aot_inductor.custom_op_libs': [{private.KEEPS_ARCHIVES!r}]}}"
                 )
 
 
