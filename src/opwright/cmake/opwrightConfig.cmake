@@ -91,6 +91,10 @@ function(opwright_add_operators target)
         set_target_properties(${part} PROPERTIES
             CUDA_SEPARABLE_COMPILATION ${_ow_rdc_of_${part}} CUDA_RESOLVE_DEVICE_SYMBOLS ${_ow_rdc_of_${part}})
         _opwright_library(${part})
+        if(_ow_needs_runtime_of_${part})  # it calls CUDA and has no CUDA to compile, for which CMake would link it
+            target_link_directories(${part} PRIVATE ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES})
+            target_link_libraries(${part} PRIVATE -lcudart_static -ldl -lrt -lpthread)
+        endif()
         target_link_libraries(${target} PRIVATE ${part})
     endforeach()
     # A linker drops a library of which a program uses no symbol; these register operators all the same.

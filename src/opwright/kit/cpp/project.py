@@ -152,7 +152,7 @@ def _part(part: Part) -> list[str]:
     # CMake leaves out what stands twice, and each flag for the compiler behind nvcc stands after one.
     for_nvcc = " ".join(plan.nvccflags).replace("-Xcompiler ", "-Xcompiler=").split()
     options += [f"$<$<COMPILE_LANGUAGE:CUDA>:{_escaped(flag)}>" for flag in for_nvcc]
-    name = part.name
+    name, compiles_cuda = part.name, any(source.suffix == ".cu" for source in plan.sources)
     return [
         _set(f"_ow_sources_of_{name}", *map(str, plan.sources)),
         _set(f"_ow_options_of_{name}", *options),
@@ -160,6 +160,7 @@ def _part(part: Part) -> list[str]:
         _set(f"_ow_includes_of_{name}", *(str(p) for p in plan.includes if p != toolchain.INCLUDE)),
         _set(f"_ow_ldflags_of_{name}", *plan.options.ldflags),
         _set(f"_ow_rdc_of_{name}", "ON" if plan.options.rdc else "OFF"),
+        _set(f"_ow_needs_runtime_of_{name}", "ON" if plan.device == "cuda" and not compiles_cuda else "OFF"),
     ]
 
 
