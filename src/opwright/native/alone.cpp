@@ -96,10 +96,10 @@ c10::FunctionSchema parsed(const std::string& op, const std::string& schema) {
     return torch::jit::parseSchema(op.substr(0, op.find("::")) + "::" + schema);
 }
 
-// Whether Python has opwright, and with it operators that no library brought along.
-bool has_python() {
-    const auto ask = c10::Dispatcher::singleton().findSchema({"opwright_native::ask", ""});
-    return ask && ask->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd);
+// Whether Python has defined an operator, and it is opwright's: no other has a kernel of its own for torch.func.
+// Nothing else can be asked, since Python may have called none yet, and loaded none of this.
+bool is_of_python(const OperatorHandle& op) {
+    return op.hasKernelForDispatchKey(DispatchKey::FuncTorchDynamicLayerFrontMode);
 }
 
 // Refuses another operator under the same name.
@@ -108,7 +108,7 @@ void compare(const std::string& op, const c10::FunctionSchema& wanted, bool is_p
     if (!known) return;
     TORCH_CHECK(known->schema() == wanted, op, " is in this process already, with another schema: ", known->schema(),
                 " there, ", wanted, " here; build both from the same source");
-    TORCH_CHECK(!is_public || loaded().refusing.count(op) != 0 || has_python(), op,
+    TORCH_CHECK(!is_public || loaded().refusing.count(op) != 0 || is_of_python(*known), op,
                 " is in this process already, and opwright did not bring it; give one of them another namespace");
 }
 

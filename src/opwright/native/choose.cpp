@@ -65,7 +65,7 @@ bool takes_tensors(const Route& route, at::ArrayRef<IValue> values, const First&
             if (!takes_tensor(route, route.arguments[i], first, values[i].toTensor())) return false;
         } else if (is_list(values[i])) {
             for (const at::Tensor& t : values[i].toTensorVector()) {
-                if (!takes_tensor(route, route.arguments[i], first, t)) return false;
+                if (!t.defined() || !takes_tensor(route, route.arguments[i], first, t)) return false;
             }
         }
     }
@@ -227,6 +227,7 @@ std::string refusal(const Route& route, const c10::FunctionSchema& schema, at::A
     }
     std::string why, all;
     for_tensors(schema, values, [&](size_t i, const std::string& name, const at::Tensor& t) {
+        if (!t.defined() && why.empty() && is_list(values[i])) why = "a tensor of " + name + " is absent";
         if (!t.defined()) return;
         all += (all.empty() ? "" : ", ") + name + " is " + describe(t);
         if (why.empty() && !takes_tensor(route, route.arguments[i], first, t)) why = name + " is " + describe(t);

@@ -85,13 +85,17 @@ class Router final : public c10::OperatorKernel {
   private:
     // Where there is no Python, there is no reference.
     [[noreturn]] static void refuse(const OperatorHandle& op, const Routing& routing, at::ArrayRef<IValue> values) {
-        std::string why;
+        std::string all, last;
         for (const Route& route : routing.routes) {
-            why += ": " + (takes(route, values) ? std::string("it would write to memory that its arguments share")
-                                                : refusal(route, op.schema(), values));
-            why += "; its kernel for " + routing.device + " takes " + route.says;
+            const std::string why = takes(route, values) ? "it would write to memory that its arguments share"
+                                                         : refusal(route, op.schema(), values);
+            // What stands in the way of several kernels is said once.
+            all += why == last ? ", another takes "
+                               : (all.empty() ? ": " : "; ") + why + "; its kernel for " + routing.device + " takes ";
+            all += route.says;
+            last = why;
         }
-        TORCH_CHECK_NOT_IMPLEMENTED(false, routing.op, why, ". All else its reference takes, which is in Python");
+        TORCH_CHECK_NOT_IMPLEMENTED(false, routing.op, all, ". All else its reference takes, which is in Python");
     }
 
     void run(const Installed& routing, size_t route, size_t base, Stack* stack) const {
@@ -132,6 +136,13 @@ class Router final : public c10::OperatorKernel {
             } else if (!value.isDouble() && !value.isNone()) {
                 value = value.toScalar().toDouble();
             }
+        }
+        for (size_t i = base; i < stack->size(); ++i) {
+            IValue& value = (*stack)[i];
+            // In C++, one that may be absent comes undefined as well.
+            if (value.isTensor() && !value.toTensor().defined()) value = IValue();
+            // The stable ABI takes the tensors out of a list, which is the caller's.
+            if (value.isTensorList()) value = value.toTensorList().copy();
         }
         try {
             route.kernel->redispatchBoxed(DispatchKeySet(device_), stack);

@@ -116,7 +116,7 @@ bool Straight::lend(Kind kind, const IValue& value, StableIValue& lent, Lists& l
             return true;
         }
         case Kind::optional_tensor:
-            if (value.isNone()) {
+            if (value.isNone() || (value.isTensor() && !value.toTensor().defined())) {
                 lent = bits(nullptr);
                 return true;
             }

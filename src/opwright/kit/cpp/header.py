@@ -32,7 +32,7 @@ continue decltype default delete do double dynamic_cast else enum explicit expor
 goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected
 public register reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch
 template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t
-while xor xor_eq at c10 op_ options_ opwright std torch EOF NULL NAN INFINITY assert errno
+while xor xor_eq at c10 op_ options_ opwright std torch EOF NULL NAN INFINITY assert errno linux unix math_errhandling
 """
 _KEYWORDS = frozenset(_TAKEN.split())
 """What C++ takes for something else, and what the functions call things of their own."""

@@ -94,7 +94,7 @@ class Domain:
         parts = [f"{layout}tensors of {one}{_list(self.dtypes) if self.dtypes else '' if one else 'any dtype'}"]
         parts += [f"{name} of {_list(dtypes)}" for name, dtypes in self.types.items()]
         parts += [f"{', '.join(self.wide)} also of float32"] if self.wide else []
-        parts += [f"{name} of {_ranks(allowed)} dimensions" for name, allowed in self.ranks.items()]
+        parts += [f"{name} of {_dimensions(allowed)}" for name, allowed in self.ranks.items()]
         parts += ["that broadcast"] if self.broadcast else []
         parts += [f"of sizes {self.sizes}"] if self.sizes else []
         return ", ".join(parts)
@@ -145,6 +145,10 @@ class Domain:
 
 def _ranks(allowed: int | range) -> str:
     return f"{allowed.start} to {allowed.stop - 1}" if isinstance(allowed, range) else str(allowed)
+
+
+def _dimensions(allowed: int | range) -> str:
+    return f"{_ranks(allowed)} dimension{'' if _ranks(allowed) == '1' else 's'}"
 
 
 def _has_layout(t: Tensor, layout: Layout) -> bool:
