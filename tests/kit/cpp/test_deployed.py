@@ -170,6 +170,12 @@ CHANGES: dict[str, tuple[str, Callable[[bytes], bytes], str, str]] = {
         "is not what the archive's list says",
         "is not what the archive's list says",
     ),
+    "another model": (
+        ".json",
+        lambda old: old + b"\n",
+        ".json is not what the archive's list says",
+        ".json is not what the archive's list says",
+    ),
     "another schema": (
         "opwright/manifest",
         lambda old: old.replace(b"Tensor x, *, float by", b"Tensor x, *, int by"),

@@ -56,7 +56,8 @@ def compiler(tmp_path: Path) -> Iterator[None]:
 
 class Model(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return ow.axpby(x, x, a=2.0) * 3
+        result: Tensor = ow.axpby(x, x, a=2.0) * 3
+        return result
 
 
 def exported() -> torch.export.ExportedProgram:

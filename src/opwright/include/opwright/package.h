@@ -26,6 +26,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -211,12 +212,12 @@ inline void load_operators(const std::string& file, const Trusted& trusted) {
     if (!archive->hasRecord(folder + "manifest")) return;
     const auto record = [&](const std::string& name) {
         return whole([&] {
-            const auto [data, size] = archive->getRecord(folder + name);
+            const auto [data, size] = archive->getRecord(name);
             return std::string(static_cast<const char*>(data.get()), size);
         });
     };
     std::vector<std::vector<std::string>> rows;
-    std::istringstream lines(record("manifest"));
+    std::istringstream lines(record(folder + "manifest"));
     for (std::string line; std::getline(lines, line);) {
         std::vector<std::string>& row = rows.emplace_back();
         std::istringstream words(line);
@@ -227,9 +228,11 @@ inline void load_operators(const std::string& file, const Trusted& trusted) {
         !rows.empty() && rows[0][0] == "format" && rows[0][1] == "1", file,
         ": its operators are of another format than this header reads; take that of the opwright that wrote it");
     for (const auto& row : rows) {
-        TORCH_CHECK(
-            row[0] == "format" || row[0] == "wire" || row[0] == "library" || row[0] == "native" || row[0] == "operator",
-            file, ": its manifest was changed ('", row[0], "'); fetch it again");
+        static const std::set<std::string> known{"format", "wire", "library", "native", "member", "operator"};
+        TORCH_CHECK(known.count(row[0]) != 0, file, ": its manifest was changed ('", row[0], "'); fetch it again");
+        // The model itself, all but its weights; PyTorch compares nothing.
+        TORCH_CHECK(row[0] != "member" || Sha256::of(record(row[1])) == row[2], file, ": ", row[1],
+                    " is not what the archive's list says: it was changed");
     }
     auto& dispatcher = c10::Dispatcher::singleton();
     const std::string torch = std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR) + "." +
@@ -244,7 +247,7 @@ inline void load_operators(const std::string& file, const Trusted& trusted) {
         for (const auto& row : rows) {
             if (row[0] != kind || row[3] != which) continue;
             if (device == nullptr || !is_bound(row[4], device)) {
-                load_library(record(row[1]), row[2], file + ": " + row[1]);
+                load_library(record(folder + row[1]), row[2], file + ": " + row[1]);
             }
             any = true;
         }
@@ -260,7 +263,7 @@ inline void load_operators(const std::string& file, const Trusted& trusted) {
     }
     load("library", "cpu", "CPU");
     if (at::globalContext().hasCUDA()) load("library", "cuda", "CUDA");
-    const std::string trouble = ask_native("opwright_native::load", record("operators"));
+    const std::string trouble = ask_native("opwright_native::load", record(folder + "operators"));
     TORCH_CHECK(trouble.empty(), file, ": ", trouble);
     for (const auto& row : rows) {
         if (row[0] != "operator") continue;

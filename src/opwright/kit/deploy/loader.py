@@ -30,7 +30,9 @@ import torch
 FOLDER = "opwright/"
 """Where an archive has what is opwright's: `manifest`, `operators`, and libraries."""
 FORMAT = "1"
-WORDS = {"wire": 2, "library": 5, "native": 4, "operator": 3}
+WEIGHTS = ("data/weights/", "data/constants/")
+"""Where an archive has numbers, which can be many and run nothing; of all else its manifest has digests."""
+WORDS = {"wire": 2, "library": 5, "native": 4, "member": 3, "operator": 3}
 """How many words the rows of a manifest have, by the first."""
 
 
@@ -93,6 +95,7 @@ def _load_operators(path: Path, content: bytes | None, trust: bool) -> list[str]
                     "and sha256=… where they told you what it must be"
                 )
             if rows:
+                _compare(path, archive, names, {row[1]: row[2] for row in rows if row[0] == "member"})
                 _load(path, archive, names, rows, _member(path, archive, names, "operators").decode())
     except (zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError) as e:
         raise NotLoaded(f"{path}: it is cut short or changed ({e}); fetch it again") from None
@@ -117,6 +120,16 @@ def _read_manifest(path: Path, archive: zipfile.ZipFile, names: list[str]) -> li
             f"{path}: its manifest was changed{'' if wrong is None else f' ({wrong[0]!r})'}; fetch it again"
         )
     return rows
+
+
+def _compare(path: Path, archive: zipfile.ZipFile, names: list[str], digests: dict[str, str]) -> None:
+    """Hold the model itself against the manifest; PyTorch compares nothing."""
+    there = sorted(name for name in names if not name.partition("/")[2].startswith((FOLDER, *WEIGHTS)))
+    if [name.partition("/")[2] for name in there] != sorted(digests):
+        raise NotLoaded(f"{path}: it holds other files than its list says: it was changed")
+    for name in there:
+        if hashlib.sha256(archive.read(name)).hexdigest() != digests[name.partition("/")[2]]:
+            raise NotLoaded(f"{path}: {name.partition('/')[2]} is not what the archive's list says: it was changed")
 
 
 def _member(path: Path, archive: zipfile.ZipFile, names: list[str], name: str) -> bytes:

@@ -20,7 +20,7 @@ from opwright.kit.build.library import Library
 from opwright.kit.build.plan import Plan
 from opwright.kit.build.trouble import Unavailable
 from opwright.kit.cpp import messages
-from opwright.kit.deploy.loader import FOLDER, FORMAT
+from opwright.kit.deploy.loader import FOLDER, FORMAT, WEIGHTS
 from opwright.kit.dispatch import registry, wire
 from opwright.kit.op import Op
 
@@ -147,6 +147,9 @@ def _add(archive: Path, operators: list[Op[..., Any]], devices: set[str]) -> Non
     for version, content in natives():
         name = f"native_{version}.so"
         rows.append(("native", name, _put(files, name, content), version))
+    with zipfile.ZipFile(archive) as opened:
+        members = [name for name in opened.namelist() if not name.partition("/")[2].startswith(WEIGHTS)]
+        rows += [("member", n.partition("/")[2], hashlib.sha256(opened.read(n)).hexdigest()) for n in members]
     rows += [("operator", op.qualname, str(op.overload._schema)) for op in operators]
     files["operators"] = messages.text(operators, keys).encode()
     files["manifest"] = "".join("\t".join(row) + "\n" for row in rows).encode()
