@@ -45,6 +45,15 @@ UNFORESEEN = [
     Broken(
         "values", "zeros_skipped", "special", "the result is wrong in", "a tensor of zeros is taken for nothing to do"
     ),
+    Broken("together", "corner_tile", "forward", "the result is wrong in", "wrong where two sizes are large at once"),
+    Broken(
+        "together", "whole_tiles", "forward", "the result is wrong in", "wrong where all sizes are multiples of a tile"
+    ),
+    Broken("together", "taken_for_alike", "forward", "the result is wrong in", "right only where shapes are equal"),
+    Broken("together", "small_gradients", "gradients", "the gradient", "large incoming gradients are cut off"),
+    Broken("together", "short_sums", "forward", "the result is wrong in", "products of bytes are added up in 16 bits"),
+    Broken("together", "narrow_window", "forward", "the result is wrong in", "right for small options only"),
+    Broken("together", "nothing_masked", "forward", "the result is wrong in", "wrong where a mask masks nothing"),
     Broken("shapes", "long_rows", "forward", "the result is wrong in", "the last block of a long row is left out"),
     Broken("shapes", "one_length", "forward", "the result is wrong in", "wrong for one particular length"),
     Broken("shapes", "square_unchanged", "forward", "the result is wrong in", "a square matrix is not transposed"),

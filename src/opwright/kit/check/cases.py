@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opwright.kit.check import sizes, steps, values
+from opwright.kit.check import sizes, steps, values, variants
+from opwright.kit.check.case import Case, whole
 from opwright.kit.check.constants import Constants, constants_of
 from opwright.kit.check.drawn import MOST_ELEMENTS, Draw, climb, declared, source_of
 from opwright.kit.check.layouts import LAYOUTS, MIXED, PLAIN, lay
@@ -25,6 +25,7 @@ from opwright.kit.spec.require import spell
 from opwright.kit.spec.samples import Sample, rung_sample
 from opwright.kit.spec.values import tensors
 
+__all__ = ["Case", "Subject", "describe", "whole"]
 DTYPES = (
     torch.float32,
     torch.float64,
@@ -41,46 +42,6 @@ DTYPES = (
 )
 AROUND = 48
 """Variants of sizes around the constants of a kernel."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """One case: which sample, in which sizes, with which values, in which dtype and layout. Everything else follows
-    from the seed."""
-
-    sample: int
-    dtype: torch.dtype
-    layout: str = PLAIN
-    variant: str = ""
-    """Other sizes than the declared ones (`sizes.py`)."""
-    extra: str = ""
-    """What a property adds of its own."""
-    values: str = ""
-    """Other values than the drawn ones (`values.py`), by one change or several with a + between them."""
-
-    @property
-    def drawn(self) -> str:
-        """The sample with its sizes and values: `2-tail+shifted`."""
-        return f"{self.sample}{'-' if self.variant else ''}{self.variant}{'+' if self.values else ''}{self.values}"
-
-    @property
-    def id(self) -> str:
-        return f"{self.drawn}.{spell(self.dtype)}.{self.layout}" + (f".{self.extra}" if self.extra else "")
-
-    @classmethod
-    def read(cls, text: str) -> Case:
-        """The case of an id.
-
-        >>> Case.read("2-s0=33+2^4+shifted.float64.plain").values
-        '2^4+shifted'
-        """
-        drawn, dtype, layout, *more = [*re.sub(r"^[A-Za-z_]\w*:", "", text).split("."), "", ""]
-        sized, _, values = drawn.partition("+")
-        sample, _, variant = sized.partition("-")
-        found = getattr(torch, dtype, None)
-        if not sample.isdigit() or not isinstance(found, torch.dtype):
-            raise ValueError(f"a case is SAMPLE[-SIZES][+VALUES].DTYPE.LAYOUT, got {text!r}")
-        return cls(int(sample), found, layout, variant, ".".join(filter(None, more)), values)
 
 
 @dataclass
@@ -165,7 +126,7 @@ class Subject:
         so_far: list[str] = []
         for change in case.values.split("+"):
             numbers = change in values.WHOLE or (steps.is_step(change) and whole(case.dtype))
-            if numbers and not values.is_data(_quiet(source), sample, case.dtype):
+            if numbers and not values.is_data(self.quiet(), sample, case.dtype):
                 raise NotApplicable("its integers are no data")
             so_far.append(change)
             rng = self.rng(case.sample, case.variant, "+".join(so_far))
@@ -189,14 +150,21 @@ class Subject:
     def declared_sizes(self, source: Op[..., Any]) -> list[list[int]]:
         """The sizes of every sample that can be changed."""
         if "sizes" not in self._memo:
-            make, found, made = Draw(torch.float32, self.device, 0), [], []
+            make, found, made, shapes = Draw(torch.float32, self.device, 0), [], [], []
             for sample in declared(source, make):
                 made.append(ties(source, sample))
+                shapes.append([tuple(t.shape) for t in make.drawn])
                 found.append([size for size in make.seen if all(size != tie.size for tie in made[-1])])
                 make.seen.clear()
                 make.drawn.clear()
-            self._memo["sizes"], self._memo["ties"] = found, made
+            self._memo["sizes"], self._memo["ties"], self._memo["shapes"] = found, made, shapes
         known: list[list[int]] = self._memo["sizes"]
+        return known
+
+    def declared_shapes(self, source: Op[..., Any]) -> list[list[tuple[int, ...]]]:
+        """The shapes of the tensors that every sample draws."""
+        self.declared_sizes(source)
+        known: list[list[tuple[int, ...]]] = self._memo["shapes"]
         return known
 
     @property
@@ -295,29 +263,12 @@ class Subject:
                     yield from (Case(s, d, rng.choice([*LAYOUTS]), variant) for d in fast)
             count = len(self.declared_sizes(source_of(self.op))[s])
             yield from (Case(s, self.main, variant=v) for v in sizes.powers(count, rng))
-            yield from self.other_values(s, rng)
+            yield from variants.other_values(self, s, rng)
         if fast:
-            yield from self.around(AROUND * (4 if self.thorough else 1), rng)
+            yield from variants.around(self, AROUND * (4 if self.thorough else 1), rng)
+            yield from variants.together(self, rng)
             yield Case(rng.randrange(self.count), self.main, variant="vast")
         yield from map(Case.read, self.found)
-
-    def other_values(self, s: int, rng: random.Random, most: int | None = None) -> Iterator[Case]:
-        """A sample with other numbers, indices and options; of each kind at most so many."""
-        floats = [d for d in self.fast_dtypes if d.is_floating_point]
-        for kind in (
-            [Case(s, d, values=v) for d in floats[:1] for v in values.scales(d, rng)]
-            + [Case(s, d, values=v) for d in floats[1:] for v in rng.sample(values.scales(d, rng), 2)]
-            + [Case(s, d, variant="tail", values=rng.choice(values.scales(d, rng)[:2])) for d in floats[:2]],
-            [Case(s, d, values=v) for d in floats[:1] for v in values.FLOATS if self.named(v)],
-            [Case(s, d, values=v) for d in self.fast_dtypes if whole(d) for v in values.WHOLE],
-            [Case(s, self.main, values=v) for v in self.indices(s)],
-            [Case(s, self.main, values=v) for v in self.options(s)],
-        ):
-            yield from kind if most is None or len(kind) <= most else rng.sample(kind, most)
-
-    def named(self, variant: str) -> bool:
-        """Whether there are constants, for the variant that needs them."""
-        return variant != "constants" or bool(self.constants.real or self.constants.whole)
 
     def indices(self, s: int) -> tuple[str, ...]:
         """The variants of a sample's indices, if it has any."""
@@ -339,45 +290,21 @@ class Subject:
         except NotApplicable:
             return None
 
-    def around(self, most: int, rng: random.Random) -> Iterator[Case]:
-        """Samples in sizes around the constants of the kernels, some of them with other numbers."""
-        counts = {s: len(known) for s, known in enumerate(self.declared_sizes(source_of(self.op))) if known}
-        if not counts:
-            return
-        for variant in sizes.around(self.constants.whole, max(counts.values()), most, rng):
-            s = rng.choice([s for s, count in counts.items() if count == max(counts.values())])
-            scaled = self.main.is_floating_point and rng.random() < 0.3
-            yield Case(s, self.main, variant=variant, values=values.scales(self.main, rng)[0] if scaled else "")
-        yield from self._beyond(counts)
+    def quiet(self) -> Callable[[Sample], Any]:
+        """A call of the reference of the operator that declares the samples; nothing is recorded."""
+        op = source_of(self.op)
 
-    def _beyond(self, counts: dict[int, int]) -> Iterator[Case]:
-        """Sizes well beyond the largest constants, with the largest numbers last: a kernel may have looked at the first
-        so many alone."""
-        largest = [c for c in self.constants.whole if 16 <= c <= sizes.MOST_CONSTANT >> 4][-3:]
-        most = max(counts.values())
-        s = next(s for s, count in counts.items() if count == most)
-        if self.main.is_floating_point:
-            for c in largest:
-                yield from (Case(s, self.main, variant=sizes.at(i, 2 * c + 1), values="late") for i in range(most)[-2:])
+        def run(sample: Sample) -> Any:
+            screen(op, sample)
+            with torch.no_grad():
+                return op.calls.direct(*sample.args, **sample.kwargs)
+
+        return run
 
     def few(self, most: int = 3, *, dtype: torch.dtype | None = None, extra: str = "") -> Iterator[Case]:
         """A few plain cases, for what is slow and does not depend on values."""
         count = self.count if self.thorough else min(self.count, most)
         yield from (Case(s, dtype or self.main, extra=extra) for s in range(count))
-
-
-def _quiet(op: Op[..., Any]) -> Callable[[Sample], Any]:
-    def run(sample: Sample) -> Any:
-        screen(op, sample)
-        with torch.no_grad():
-            return op.calls.direct(*sample.args, **sample.kwargs)
-
-    return run
-
-
-def whole(dtype: torch.dtype) -> bool:
-    """Whether a dtype is one of integers."""
-    return not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
 
 
 def describe(op: Op[..., Any], sample: Sample) -> str:

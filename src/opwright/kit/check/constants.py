@@ -39,7 +39,7 @@ def constants_of(op: Op[..., Any], device: str) -> Constants:
             found += [number for file in written_in(kernel.library) for number in _read(file)]
         elif kernel.spec.function is not None:
             found += _in_code(kernel.spec.function)
-    return _sorted(found)
+    return sorted_out(found)
 
 
 def written_in(library: Library) -> list[Path]:
@@ -89,7 +89,8 @@ def _in_code(function: Callable[..., Any]) -> list[int | float]:
     return found
 
 
-def _sorted(found: Iterable[int | float]) -> Constants:
+def sorted_out(found: Iterable[int | float]) -> Constants:
+    """Numbers by their kinds, each once."""
     whole = sorted({n for n in found if isinstance(n, int) and n > 0})
     real = sorted({abs(x) for x in found if isinstance(x, float) and x and math.isfinite(x)})
     return Constants(tuple(whole[:MOST]), tuple(real[:MOST]))

@@ -16,6 +16,11 @@ from opwright.kit.spec.values import has_gradient, tensors
 from opwright.kit.truth.oracle import Results, copy
 
 INCOMING = ("dense", "expanded", "transposed", "sliced")
+SCALED = {"large": 10, "small": -18}
+"""Incoming gradients that are scaled by a power of two: a loss may be, so that half-precision gradients do not vanish.
+float16 has no room for the latter."""
+ALONE, AGAIN = ("first", "last"), "again"
+"""The first tensor alone requires a gradient, or the last; the gradients are asked for a second time."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,8 @@ def incoming(results: Results, kind: str, generator: torch.Generator) -> list[Te
     def draw(t: Tensor) -> Tensor:
         wide = torch.complex128 if t.dtype.is_complex else torch.float64
         shape = () if kind == "expanded" else t.shape
-        g = torch.rand(shape, generator=generator, dtype=wide).mul(2).sub(1).to(t.device, t.dtype)
+        g = torch.rand(shape, generator=generator, dtype=wide).mul(2).sub(1)
+        g = g.mul(2.0 ** SCALED.get(kind, 0)).to(t.device, t.dtype)
         if kind == "expanded":
             return g.expand(t.shape)
         if kind == "transposed" and t.dim() > 1:
@@ -74,14 +80,24 @@ def pack(sample: Sample, grads: list[Tensor | None]) -> Sample:
     return Sample((*sample.args, list(grads)), sample.kwargs)
 
 
-def through(op: Op[..., Any], function: Callable[..., Any], order: int) -> Callable[[Sample], Results]:
-    """The gradients of a packed call through a function; with order 2, those of a sum of them as well."""
+def through(
+    op: Op[..., Any],
+    function: Callable[..., Any],
+    order: int,
+    *,
+    wanted: Callable[[int], bool] = lambda i: True,
+    again: bool = False,
+) -> Callable[[Sample], Results]:
+    """The gradients of a packed call through a function, of the leaves that are wanted; with order 2, those of a sum of
+    them as well; `again`: those of a second time."""
 
     def run(packed: Sample) -> Results:
         *args, grads = packed.args
-        given = leaves_of(op, Sample(tuple(args), packed.kwargs))
+        given = leaves_of(op, Sample(tuple(args), packed.kwargs), wanted)
         with torch.enable_grad():
             out = collect(op, function(*given.sample.args, **given.sample.kwargs), given.sample)
+            if again:
+                _pull(out, given.leaves, grads, order, keep=True)
             return _pull(out, given.leaves, grads, order)
 
     return run
@@ -129,15 +145,16 @@ def by_formula(op: Op[..., Any], order: int) -> Callable[[Sample], Results]:
     return run
 
 
-def _pull(out: Results, leaves: list[Tensor], grads: list[Tensor | None], order: int) -> Results:
+def _pull(out: Results, leaves: list[Tensor], grads: list[Tensor | None], order: int, *, keep: bool = False) -> Results:
     gs = [None if g is None else (copy(g).requires_grad_() if order > 1 else copy(g)) for g in grads]
     came = [g for g in gs if g is not None]
     pairs = [(o, g) for o, g in zip(out, gs, strict=True) if o is not None and g is not None and o.requires_grad]
     if not pairs:
         return [None] * (len(leaves) + (len(came) if order > 1 else 0))
     found = torch.autograd.grad(
-        [o for o, _ in pairs], leaves, [g for _, g in pairs], create_graph=order > 1, allow_unused=True
-    )
+        [o for o, _ in pairs], leaves, [g for _, g in pairs],
+        retain_graph=keep or order > 1, create_graph=order > 1, allow_unused=True,
+    )  # fmt: skip
     return list(found) if order == 1 else _second(found, leaves, came)
 
 
@@ -155,4 +172,7 @@ def _weights(t: Tensor, place: int) -> Tensor:
     return torch.randint(-4, 5, t.shape, generator=generator).to(t.device, t.dtype) / 4
 
 
-__all__ = ["INCOMING", "by_formula", "differentiable", "incoming", "leaves_of", "pack", "through", "truth_of"]
+__all__ = [
+    "AGAIN", "ALONE", "INCOMING", "SCALED", "by_formula", "differentiable", "incoming", "leaves_of", "pack", "through",
+    "truth_of",
+]  # fmt: skip

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from opwright.kit.check import sizes, values
+from opwright.kit.check import sizes, values, variants
 from opwright.kit.check.cases import Case, Subject, whole
 from opwright.kit.check.drawn import source_of
 from opwright.kit.check.instrument import Compared, Instrumented
@@ -141,7 +141,7 @@ class Search:
             known = [*values.WHOLE, *STEPS]
         else:
             known = [*values.scales(parent.dtype, rng)] if parent.dtype.is_floating_point else []
-            known += [*(v for v in values.FLOATS if subject.named(v)), *STEPS, f"again:{rng.randrange(1000)}"]
+            known += [*(v for v in values.FLOATS if variants.named(subject, v)), *STEPS, f"again:{rng.randrange(1000)}"]
         known = rng.sample(known, min(5, len(known)))
         known += [*subject.indices(parent.sample), *rng.sample(o := subject.options(parent.sample), min(3, len(o)))]
         if parent.values and rng.random() < 0.4:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 VARIANTS = ("zero", "one", "tail", "tail2", "big", "equal")
 """One of them 0 or 1, odd ones around the widths of vectors, so many elements that a kernel divides them among
@@ -14,6 +16,10 @@ BIG = 80_000
 VAST = (1 << 22) + 3
 """Elements beyond what is a matter of course."""
 MOST_CONSTANT = 1 << 18
+MOST_TOGETHER = 1 << 19
+"""Elements of a tensor of which several sizes are large."""
+TILE = (32, 64, 128)
+"""What kernels that name no numbers may compute at a time."""
 
 
 def at(which: int, size: int) -> str:
@@ -73,7 +79,65 @@ def around(constants: Sequence[int], count: int, most: int, rng: random.Random) 
     useful = [c for c in constants if 4 <= c <= MOST_CONSTANT]
     found = [at(which, c + more) for c in useful for which in range(count) for more in (0, 1)]
     rest = [at(rng.randrange(count), c) for each in useful for c in (each - 1, 2 * each + 1)] if count else []
+    # What a block takes is often so many elements for each of so many threads.
+    blocks = {a * b for a, b in itertools.combinations_with_replacement(useful, 2) if a * b <= MOST_CONSTANT}
+    rest += [at(rng.randrange(count), c + 1) for c in sorted(blocks - {*useful})][:: max(1, len(blocks) // 8)]
     yield from dict.fromkeys(_some(found, most, rng) + _some(rest, most // 2, rng))
+
+
+def together(declared: Sequence[int], shapes: Sequence[Sequence[int]], rng: random.Random) -> Iterator[str]:
+    """Variants in which several sizes are large: all of them, by multiples of a tile and by none, and two of them."""
+    everyone = range(len(declared))
+    for more in (0, 1):
+        tile = rng.choice(TILE)
+        yield fitted(declared, shapes, {i: tile * (1 + k) + more for k, i in enumerate(_shuffled(everyone, rng))}, more)
+    pairs = [*itertools.combinations(everyone, 2)]
+    for pair in rng.sample(pairs, min(2, len(pairs))):
+        yield fitted(declared, shapes, {i: 2 ** rng.randint(6, 9) + rng.choice((1, 2, 3)) for i in pair}, 1)
+
+
+def tiles(
+    declared: Sequence[int], shapes: Sequence[Sequence[int]], constants: Sequence[int], most: int, rng: random.Random
+) -> Iterator[str]:
+    """Variants in which two sizes, or all, lie just beyond a constant of the kernel, or are multiples of it."""
+    useful = [c for c in constants if 8 <= c <= 1 << 12]
+    everyone, found = range(len(declared)), []
+    for c in useful:
+        found += [({i: c + 1 + k for k, i in enumerate(pair)}, 1) for pair in itertools.combinations(everyone, 2)]
+        found += [({i: c * (1 + k) for k, i in enumerate(_shuffled(everyone, rng))}, 0)]
+        found += [({i: c + 1 + k for k, i in enumerate(everyone)}, 1)] if len(declared) > 2 else []
+    for chosen, more in found if len(found) <= most else rng.sample(found, most):
+        yield fitted(declared, shapes, chosen, more)
+
+
+def fitted(declared: Sequence[int], shapes: Sequence[Sequence[int]], wanted: Mapping[int, int], more: int) -> str:
+    """The variant of these sizes, by their places; the largest are halved until no tensor is too large. Multiples of a
+    power of two stay so as far as they can, and others (`more`) stay just beyond one.
+
+    >>> fitted([5, 7], [(5, 7)], {0: 2049, 1: 2049}, 1)
+    's0=1025,s1=513'
+    """
+    chosen = dict(wanted)
+    small = dict.fromkeys(declared, 4)
+
+    def elements() -> int:
+        now = small | {declared[i]: size for i, size in chosen.items()}
+        return max((math.prod(now.get(s, s) for s in shape) for shape in shapes), default=0)
+
+    while elements() > MOST_TOGETHER and max(chosen.values()) > 8:
+        largest = max(chosen, key=lambda i: (chosen[i], i))
+        chosen[largest] = (chosen[largest] - more) // 2 + more
+    taken: set[int] = set()
+    for i, size in chosen.items():
+        while size in taken:
+            size += 1 if more else 8
+        taken.add(size)
+        chosen[i] = size
+    return ",".join(at(i, size) for i, size in sorted(chosen.items()))
+
+
+def _shuffled(places: Sequence[int], rng: random.Random) -> list[int]:
+    return rng.sample(places, len(places))
 
 
 def _some(found: list[str], most: int, rng: random.Random) -> list[str]:

@@ -29,6 +29,11 @@ WHOLE = ("range", "ends", "wide", "least", "most")
 of them the smallest or the largest."""
 INDEX = ("permuted", "repeated", "redrawn", "edges", "equal", "optional", "negative")
 """What may happen to integers that are not."""
+MASKS = ("true", "false", "rowless")
+"""What may happen to masks: all of one kind, or a row without any."""
+THIN = "thin"
+"""One tensor has size 1 along one dimension (`thin:y:0`), or has lost its first (`thin:y:`): what a reference then
+broadcasts, a kernel may read as if nothing had changed."""
 LENGTHS = (1, 5, 9, 17)
 """Of lists of tensors."""
 BANDS = {
@@ -54,12 +59,30 @@ def options_of(op: Op[..., Any], sample: Sample) -> Iterator[str]:
         value = given.get(p.name)
         if isinstance(value, bool):
             yield f"{p.name}={not value}"
-        elif isinstance(value, (int, float)):
-            yield from (f"{p.name}={n}" for n in (0, 1, -1) if n != value)
+        elif isinstance(value, int):
+            yield from (f"{p.name}={n}" for n in dict.fromkeys((0, 1, -1, value + 1, 2 * value + 3, 64)) if n != value)
+        elif isinstance(value, float):
+            yield from (f"{p.name}={n}" for n in (0, 1, -1, "25e-1", "-3e-1") if float(n) != value)
+        elif isinstance(value, str):
+            yield from (f"{p.name}={word}" for word in p.kind.words if word != value and WORD.fullmatch(word))
         elif isinstance(value, Tensor) and p.kind.is_optional and not _is_whole(value):
             yield f"{p.name}=None"
         elif isinstance(value, list) and value and all(isinstance(v, Tensor) for v in value):
             yield from (f"{p.name}*{n}" for n in LENGTHS if n != len(value))
+
+
+def thin_of(op: Op[..., Any], sample: Sample) -> Iterator[str]:
+    """Variants in which one tensor of several has fewer elements."""
+    given = op.signature.bind(sample.args, sample.kwargs)
+    found = {n: v for n, v in given.items() if isinstance(v, Tensor) and v.dim() and not _is_whole(v)}
+    if len(found) > 1:
+        for name, t in found.items():
+            yield from (f"{THIN}:{name}:{d}" for d, size in enumerate(t.shape) if size > 1)
+            yield f"{THIN}:{name}:"
+
+
+WORD = re.compile(r"\w+")
+"""A text that the id of a case can hold."""
 
 
 class Change:
@@ -77,6 +100,8 @@ class Change:
             self._set(values)
         elif "*" in self.variant:
             self._lengthen(values)
+        elif self.variant.startswith(THIN):
+            self._thin(values)
         else:
             one = self._one(values)
             for name, value in values.items():
@@ -90,7 +115,9 @@ class Change:
         name, _, text = self.variant.partition("=")
         old = values.get(name)
         values[name] = {"True": True, "False": False}.get(text)
-        if text not in ("None", "True", "False"):
+        if isinstance(old, str):
+            values[name] = text
+        elif text not in ("None", "True", "False"):
             values[name] = float(text) if isinstance(old, float) else int(float(text))
         self.changed = True
 
@@ -99,6 +126,13 @@ class Change:
         old = values.get(name)
         if isinstance(old, list) and old:
             values[name] = [old[i] if i < len(old) else old[i % len(old)] * (i % 5 + 1) for i in range(int(count))]
+            self.changed = True
+
+    def _thin(self, values: dict[str, Any]) -> None:
+        _, name, d = self.variant.split(":")
+        old = values.get(name)
+        if isinstance(old, Tensor) and old.numel() and old.dim() > int(d or 0):
+            values[name] = old.narrow(int(d), 0, 1).clone() if d else old[0].clone()
             self.changed = True
 
     def _one(self, values: dict[str, Any]) -> str | None:
@@ -113,11 +147,14 @@ class Change:
             return False
         if self.variant in INDEX:
             return _is_whole(t) and t.dtype != self.dtype
-        if self.variant in WHOLE:
-            return _is_whole(t) and t.dtype == self.dtype
+        if self.variant in MASKS:
+            return t.dtype == torch.bool != self.dtype
+        kind, _, dtype = self.variant.partition(":")
+        if kind in WHOLE:
+            return _is_whole(t) and t.dtype == (getattr(torch, dtype) if dtype else self.dtype)
         if is_step(self.variant) and _is_whole(t):
             return t.dtype == self.dtype
-        return t.is_floating_point()
+        return t.is_floating_point() or (t.is_complex() and not is_step(self.variant))
 
     def _walk(self, name: str, value: Any, values: dict[str, Any]) -> Any:
         if isinstance(value, list):
@@ -127,15 +164,21 @@ class Change:
         self.changed = True
         if self.variant in INDEX:
             return indices(value, self.variant, name, values, self.rng)
-        if self.variant in WHOLE:
-            return whole(value, self.variant, self.rng, _others(value, values))
+        if self.variant in MASKS:
+            return masked(value, self.variant, self.rng)
+        kind = self.variant.partition(":")[0]
+        if kind in WHOLE:
+            return whole(value, kind, self.rng, _others(value, values))
         if is_step(self.variant):
             return take(value, self.variant, self.rng)
         return floats(value, self.variant, self.constants, self.rng)
 
 
 def floats(t: Tensor, variant: str, constants: Constants, rng: random.Random) -> Tensor:
-    """A floating-point tensor of other magnitudes."""
+    """A floating-point tensor of other magnitudes; of a complex one its real and imaginary parts."""
+    if t.is_complex():
+        parts = torch.view_as_real(t.resolve_conj().clone(memory_format=torch.contiguous_format))
+        return torch.view_as_complex(floats(parts, variant, constants, rng).contiguous())
     info, wide = torch.finfo(t.dtype), t.double()
     if variant.startswith("2^"):
         changed = wide * 2.0 ** int(variant[2:])
@@ -163,6 +206,14 @@ def floats(t: Tensor, variant: str, constants: Constants, rng: random.Random) ->
         sign = _draw(t, rng, 2) * 2 - 1
         changed = table * near.double()[_draw(t, rng, 7)] * sign
     return changed.clamp(-info.max, info.max).to(t.dtype)
+
+
+def masked(t: Tensor, variant: str, rng: random.Random) -> Tensor:
+    """A mask that is all of one kind, or has a row without any."""
+    if variant != "rowless" or t.dim() < 2 or t.shape[0] < 2:
+        return torch.full_like(t, variant == "true")
+    d = rng.choice((0, t.dim() - 2))
+    return t.clone().index_fill_(d, torch.tensor([rng.randrange(t.shape[d])], device=t.device), False)
 
 
 def whole(t: Tensor, variant: str, rng: random.Random, others: Sequence[Tensor] = ()) -> Tensor:
@@ -268,8 +319,11 @@ NAMED = {
 def role_of(name: str, t: Tensor, flat: Sequence[int], values: dict[str, Any]) -> str:
     """What a tensor of integers looks like: offsets into another tensor, lengths of its parts, or indices. References
     seldom say that offsets must be in order, and kernels rely on it."""
-    sizes = {s for other in _others(t, values) for s in other.shape}
+    others = _others(t, values)
+    sizes = {s for other in others for s in other.shape}
     apart = len(flat) not in sizes
+    # Beside a longer tensor of integers, what rises from 0 within its length tells where its parts begin.
+    apart |= any(_is_whole(o) and o.dim() == 1 and len(flat) < o.numel() >= flat[-1] for o in others)
     if t.dim() == 1 and list(flat) == sorted(flat) and flat[0] == 0 and (apart or NAMED["offsets"].search(name)):
         return "offsets"
     if t.dim() == 1 and min(flat) >= 0 and sum(flat) in sizes and (apart or NAMED["lengths"].search(name)):

@@ -30,14 +30,29 @@ def _names(text: str) -> frozenset[str]:
 
 # Operations that move values without computing any.
 EXACT = {
-    "_to_copy", "abs", "alias", "amax", "amin", "arange", "bernoulli", "cat", "clamp", "clamp_max", "clamp_min",
-    "clone", "conj_physical", "constant_pad_nd", "copy", "copy_", "detach", "empty", "empty_like", "empty_strided",
-    "expand", "fill", "fill_", "flip", "full", "full_like", "gather", "index", "index_select", "lift_fresh",
-    "masked_fill", "masked_fill_", "max", "maximum", "min", "minimum", "neg", "new_empty", "new_empty_strided",
-    "new_full", "new_ones", "new_zeros", "ones", "ones_like", "rand", "randn", "relu", "resize_", "roll",
-    "scalar_tensor", "select_backward", "set_", "sign", "slice_backward", "sort", "stack", "topk", "where",
-    "zeros", "zeros_like",
+    "_to_copy", "abs", "alias", "amax", "amin", "aminmax", "arange", "argmax", "argmin", "bernoulli", "bucketize",
+    "cat", "clamp", "clamp_max", "clamp_min", "clone", "conj_physical", "constant_pad_nd", "copy", "copy_",
+    "cummax", "cummin", "detach", "empty", "empty_like", "empty_strided", "expand", "fill", "fill_", "flip", "full",
+    "full_like", "gather", "index", "index_select", "kthvalue", "lift_fresh", "masked_fill", "masked_fill_",
+    "masked_select", "max", "max_pool2d_with_indices", "max_pool3d_with_indices", "maximum", "min", "minimum",
+    "mode", "neg", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros", "nonzero", "ones",
+    "ones_like", "rand", "randn", "reflection_pad1d", "reflection_pad2d", "relu", "repeat", "replication_pad1d",
+    "replication_pad2d", "resize_", "roll", "scalar_tensor", "searchsorted", "select_backward", "set_", "sign",
+    "slice_backward", "sort", "stack", "topk", "tril", "triu", "where", "zeros", "zeros_like",
 }  # fmt: skip
+SELECTING = _names(
+    """
+    amax amin aminmax clamp clamp_max clamp_min cummax cummin kthvalue max max_pool2d_with_indices
+    max_pool3d_with_indices maximum min minimum mode relu sort topk
+    """
+)
+"""Those that choose among numbers by comparing them: 0 and -0 are equal, and either may come out."""
+POINTING = _names(
+    """
+    cummax cummin kthvalue max max_pool2d_with_indices max_pool3d_with_indices median min mode sort topk
+    """
+)
+"""Those that also say where what they chose stood, to which a gradient then goes: of equals, to any of them."""
 WITHIN = _names(
     """
     addmm addmv baddbmm bmm convolution dot linear mm mv vdot
@@ -69,6 +84,17 @@ CANCELLING = _names(
 )
 
 
+# The logarithm of a sum is subtracted from what it is about as large as. Backwards, of one addend that is not zero,
+# grad and its sum move together, and what cancels between them does not show; and a kernel that keeps the logarithm
+# computes exp(x - that), off by a share of x.
+LOGARITHMIC = _names("_log_softmax _log_softmax_backward_data logsumexp")
+
+
+# Functions that multiply by how far between two places something lies: whether that is 0, so that a NaN there does not
+# matter, or hardly more, depends on how it is computed.
+WEIGHING = ("grid_sampler", "upsample_")
+
+
 class Step(NamedTuple):
     """An operation of a run, neither a view nor a cast: a run in float64 has other casts."""
 
@@ -98,6 +124,7 @@ class Recorder(private.TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen: list[Step] = []
         self.pointwise = True
+        self.selects = self.weighs = False
         self._made: dict[int, int] = {}  # which step, by storage; whatever takes a storage's place is noted in turn
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -109,6 +136,8 @@ class Recorder(private.TorchDispatchMode):
             computed = None if name in EXACT else next((t.dtype for t in tensors(out)), torch.float32)
             self.seen.append(Step(name, computed, out.dtype if name == "copy_" and _narrows(args[1], out) else None))
             self.pointwise = self.pointwise and (name in EXACT or torch.Tag.pointwise in func.tags)
+            self.selects = self.selects or name in SELECTING
+            self.weighs = self.weighs or name.startswith(WEIGHING)
             for t in tensors(out):
                 self._made[_storage(t)] = len(self.seen) - 1
         return out
@@ -135,9 +164,10 @@ def _narrows(source: Tensor, to: Tensor) -> bool:
 class Noise(private.TorchDispatchMode):
     """Moves every rounded result by up to a rounding error of the dtype that it has in the recorded run."""
 
-    def __init__(self, recorded: list[Step], dtype: torch.dtype, seed: int) -> None:
+    def __init__(self, recorded: list[Step], dtype: torch.dtype, seed: int, *, tears: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.recorded, self.dtype = recorded, dtype
+        self.recorded, self.dtype, self.tears = recorded, dtype, tears
+        """Whether of equal numbers another may be chosen than the reference does."""
         self.at = 0
         self.generator = torch.Generator().manual_seed(seed)
 
@@ -154,6 +184,8 @@ class Noise(private.TorchDispatchMode):
         kwargs = kwargs or {}
         name = func._opname
         step = self._step(name) if _is_recorded(func) else None
+        if step is not None and self.tears and name in POINTING:
+            args = tuple(self._torn(a) if isinstance(a, Tensor) else a for a in args)
         if step is None or (step.computed is None and step.cast is None):
             return func(*args, **kwargs)
         rounding, steps, moves = 0.0, 0.0, 0.0
@@ -180,7 +212,17 @@ class Noise(private.TorchDispatchMode):
         if name in CANCELLING and step.computed is not None:
             lost = eps(step.computed) * _extent(name, kept)
             return _each(out, lambda o: o + lost * (2 * self._random(o) - 1) if _floats(o) else o)
+        if name in LOGARITHMIC and step.computed is not None:
+            *given, logarithms = [_largest(t) for t in kept]
+            lost = eps(step.computed) * max(1.0, logarithms) * math.prod(given)
+            return _each(out, lambda o: o + lost * (2 * self._random(o) - 1) if _floats(o) else o)
         return out
+
+    def _torn(self, t: Tensor) -> Tensor:
+        """A tensor no two of whose elements are equal, by much less than anything it is compared with."""
+        if not _floats(t) or t.is_complex():
+            return t
+        return t + (t.abs() * eps(torch.float64) * 4 + TINY) * (2 * self._random(t) - 1).to(t.dtype)
 
     def _move(self, t: Tensor, by: float, dtype: torch.dtype | None, exact: Tensor | None = None) -> Tensor:
         """A tensor moved by a share of its values; what is exact stays, and what is subnormal in a dtype moves by its
@@ -264,6 +306,8 @@ def _additions(name: str, args: Any, dtype: torch.dtype) -> float:
     return 1 + 0.1 * math.sqrt(count) + 0.25 * alike
 
 
+TINY = 1e-300
+"""Above zero in float64, and nothing beside any other number."""
 DIGITS = 2.0**10
 """Numbers that share so many leading digits round alike."""
 
@@ -301,9 +345,10 @@ class Extent(private.TorchDispatchMode):
     """Notices whether intermediate results of a run in float64 leave the range of the dtypes that they have in the
     recorded run. Then it depends on the order of operations what becomes of them."""
 
-    def __init__(self, recorded: list[Step], dtype: torch.dtype) -> None:
+    def __init__(self, recorded: list[Step], dtype: torch.dtype, power: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.noise = Noise(recorded, dtype, 0)
+        self.power = power
         self.left = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -317,8 +362,11 @@ class Extent(private.TorchDispatchMode):
         if torch.Tag.pointwise not in func.tags and not _writes(func):
             # Partial sums, and squares of what is summed.
             given = [_largest(a) for a in args if isinstance(a, Tensor) and _floats(a)]
-            inside = math.prod(given) if func._opname in WITHIN else max(given, default=0.0) ** 2
+            inside = math.prod(given) if func._opname in WITHIN else max(given, default=0.0) ** self.power
             self.left = inside * _terms(func._opname, args) > ROOM * torch.finfo(accumulates(dtype)).max
+            if func._opname not in SUMS and func._opname not in EXACT:  # squares that no digits are left of
+                least = min((size for size in given if size), default=1.0)
+                self.left |= least**self.power < torch.finfo(accumulates(dtype)).smallest_normal / eps(dtype)
         self.left = self.left or most > ROOM * torch.finfo(dtype).max
         return out
 
@@ -337,10 +385,12 @@ def measure(
     recorded: list[Step],
     dtype: torch.dtype,
     seed: int,
+    *,
+    tears: bool = False,
 ) -> Iterator[list[Tensor | None]]:
     """The results of `run` on what `make` gives, with rounding errors drawn anew each time."""
     for i in range(RUNS):
         given = make()
-        with Noise(recorded, dtype, seed * RUNS + i):
+        with Noise(recorded, dtype, seed * RUNS + i, tears=tears):
             found = run(given)
         yield found

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opwright.kit.check import guard
+from opwright.kit.check import guard, shared
 from opwright.kit.check.judge.arena import Spot, lies_in, mapped, view
 from opwright.kit.check.judge.named import Missing, arrive
 from opwright.kit.workers.child import Say
@@ -71,6 +71,7 @@ class Seat:
         if request["threads"] != torch.get_num_threads():
             torch.set_num_threads(request["threads"])
         outside: list[list[int]] = []
+        self._changed: list[str] = []
         if "again" in request:
             given = [self._held]
         elif "backward" in request:
@@ -81,7 +82,7 @@ class Seat:
             told = [[_write(r, file) for r in results] for results in given]
         recorded = [r.requires_grad for r in self._recorded[0]]
         where = {"aliases": self._aliases, "within": self._within, "form": self._form}
-        return {"results": told, "outside": outside, "recorded": recorded, **where}
+        return {"results": told, "outside": outside, "recorded": recorded, "changed": self._changed, **where}
 
     def _called(self, request: dict[str, Any]) -> tuple[list[list[Any]], list[list[int]]]:
         spots = [s for call in request["calls"] for s in call["spots"]]
@@ -91,19 +92,26 @@ class Seat:
             mine = laid[at : at + len(call["spots"])]
             at += len(mine)
             leaves = [t.requires_grad_() for t, leaf in zip(mine, call["leaves"], strict=True) if leaf]
-            calls.append((self._arguments(call["arguments"], mine).load(), mine, leaves))
+            written = [mine[i] for i in call["written"]]
+            calls.append((self._arguments(call["arguments"], mine).load(), mine, leaves, written))
         if request["together"]:
             return self._together(calls, request["times"]), []
-        (args, kwargs), mine, leaves = calls[0]
+        (args, kwargs), mine, leaves, written = calls[0]
+        originals = [t.clone() for t in written]
         found: list[list[Any]] = []
         outside: list[list[int]] = []
         with self._filled(request["fill"]) as watching:
             end, most = time.monotonic() + request["limit"], request["times"]
             while not found or (len(found) < most and time.monotonic() < end):
-                results = self._call(args, kwargs, mine, bool(leaves))
+                if found:
+                    _restore(written, originals)
+                if request["look"]:
+                    results = self._looked_at(args, kwargs, mine)
+                else:
+                    results = self._call(args, kwargs, mine, bool(leaves))
                 if request["hold"]:
                     self._held = results
-                found.append(results if most == 1 else [_own(r) for r in results])
+                found.append(results if most == 1 else _kept(results, written))
                 if most > 1 and len(found) == 1:
                     size = sum(r.nbytes for r in found[0] if isinstance(r, Tensor))
                     most = min(most, 1 + MOST_BYTES // max(size, 1))
@@ -123,6 +131,14 @@ class Seat:
         # On the stream that a caller would go on with: who computed on another must have waited for it.
         return [r.clone() if isinstance(r, Tensor) and r.is_cuda and not recorded else r for r in results]
 
+    def _looked_at(self, args: Any, kwargs: Any, mine: list[Tensor]) -> list[Any]:
+        """A call, and what of the things that all callers share it leaves otherwise."""
+        with shared.settled():
+            before = shared.look()
+            results = self._call(args, kwargs, mine, False)
+            self._changed = shared.changed(before, shared.look())
+        return results
+
     def _together(self, calls: list[Any], times: int) -> list[list[Any]]:
         """Threads that call at once, each with arguments of its own."""
         given: list[list[Any]] = [[] for _ in range(len(calls) * times)]
@@ -130,11 +146,14 @@ class Seat:
         barrier = threading.Barrier(len(calls))
 
         def work(which: int) -> None:
-            (args, kwargs), mine, _ = calls[which]
+            (args, kwargs), mine, _, written = calls[which]
+            originals = [t.clone() for t in written]
             barrier.wait()
             try:
                 for k in range(times):
-                    given[which * times + k] = self._call(args, kwargs, mine, False)
+                    _restore(written, originals)
+                    results = self._call(args, kwargs, mine, False)
+                    given[which * times + k] = _kept(results, written) if written else results
             except BaseException as e:
                 errors.append(e)
 
@@ -150,7 +169,9 @@ class Seat:
     def _backward(self, incoming: list[Tensor]) -> list[Any]:
         outputs, leaves = self._recorded
         pairs = [(o, g) for o, g in zip(outputs, incoming, strict=True) if o.requires_grad]
-        found = torch.autograd.grad([o for o, _ in pairs], leaves, [g for _, g in pairs], allow_unused=True)
+        found = torch.autograd.grad(
+            [o for o, _ in pairs], leaves, [g for _, g in pairs], retain_graph=True, allow_unused=True
+        )
         return list(found)
 
     @contextlib.contextmanager
@@ -221,6 +242,20 @@ def form(out: Any) -> Any:
 def _is_same(r: Any, t: Tensor) -> bool:
     alike = isinstance(r, Tensor) and r.layout == torch.strided and r.shape == t.shape and t.numel() > 0
     return r is t or bool(alike and r.data_ptr() == t.data_ptr())
+
+
+def _restore(written: list[Tensor], originals: list[Tensor]) -> None:
+    """What a call has written to, as it was before."""
+    for t, original in zip(written, originals, strict=True):
+        t.copy_(original)
+
+
+def _kept(results: list[Any], written: list[Tensor]) -> list[Any]:
+    """The results of a call in memory of their own, then what it wrote to."""
+    if not written:
+        return [_own(r) for r in results]
+    apart = [r for r in results if r is not None and not any(_is_same(r, t) for t in written)]
+    return [*map(_own, apart), *map(_own, written)]
 
 
 def _own(r: Any) -> Any:

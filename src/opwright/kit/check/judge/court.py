@@ -210,7 +210,7 @@ class Court:
         got = attempt(self.task.op, copied(sample))
         try:
             oracle.judge(got)
-            if zeros and oracle.pointwise:
+            if zeros and oracle.pointwise and not oracle.selects:
                 same_signs(oracle, got)
         except Finding:
             return False, got
@@ -251,7 +251,7 @@ class Court:
                 in_range(oracle, replace(case, values="plain"))
             got = attempt(self.task.op, copied(sample))
             oracle.judge(got)
-            if not strict and oracle.pointwise and case.extra.startswith("zero"):
+            if not strict and oracle.pointwise and not oracle.selects and case.extra.startswith("zero"):
                 same_signs(oracle, got)
         except NotApplicable:
             return None

@@ -60,12 +60,13 @@ class Likeness:
 
     def _direct(self, *args: Any, **kwargs: Any) -> list[Any]:
         """The reference's results, without what it has written to."""
-        written = self._written(Sample(args, kwargs))
+        written = self.written(Sample(args, kwargs))
         given = self.reference(*args, **kwargs)
         out, self._form = flat(given), form(given)
         return [r for r in out if not (written and r is None) and not any(_is_same(r, w) for w in written)]
 
-    def _written(self, sample: Sample) -> list[Tensor]:
+    def written(self, sample: Sample) -> list[Tensor]:
+        """The tensors of a call that it writes to."""
         values = self.signature.bind(sample.args, sample.kwargs)
         return [t for p in self.signature.parameters if p.mutated for t in tensors(values.get(p.name))]
 
@@ -83,7 +84,7 @@ class Likeness:
         leaves = [t for v in (*args, *kwargs.values()) for t in tensors(v) if t.requires_grad]
         if leaves and torch.is_grad_enabled():
             return list(_Through.apply(self.stand, sample, *leaves))  # type: ignore[no-untyped-call]
-        written = self._written(sample)
+        written = self.written(sample)
         answer = self.stand.call(sample, written=written)
         self._refuse_other_form(sample, answer.form, bool(written))
         if not written:

@@ -64,6 +64,8 @@ class Answer:
     within: list[int] = field(default_factory=list)
     form: Any = None
     """How the results are nested."""
+    changed: list[str] = field(default_factory=list)
+    """What the call has left otherwise of what all callers share, where that was asked."""
 
 
 @dataclass(frozen=True)
@@ -130,14 +132,19 @@ class Stand:
         """One call. What it may write to is written to here as well."""
         return self._call([sample], written=written, recorded=recorded, hold=hold)[0]
 
-    def repeat(self, sample: Sample, times: int, seconds: float) -> list[Results]:
-        """The results of one call after the other, as many as fit into some seconds."""
-        return [a.results for a in self._call([sample], times=times, seconds=seconds)]
+    def repeat(self, sample: Sample, times: int, seconds: float, written: Sequence[Tensor] = ()) -> list[Results]:
+        """The results of one call after the other, as many as fit into some seconds; and what it has written to, which
+        is as it was before each call."""
+        return [a.results for a in self._call([sample], written=written, times=times, seconds=seconds)]
 
-    def together(self, samples: Sequence[Sample], times: int) -> list[list[Results]]:
-        """The results of several callers at once, of each those of its calls."""
-        found = [a.results for a in self._call(samples, times=times, together=True)]
+    def together(self, samples: Sequence[Sample], times: int, written: Sequence[Tensor] = ()) -> list[list[Results]]:
+        """The results of several callers at once, of each those of its calls, likewise."""
+        found = [a.results for a in self._call(samples, written=written, times=times, together=True)]
         return [found[i * times : (i + 1) * times] for i in range(len(samples))]
+
+    def changes(self, sample: Sample, written: Sequence[Tensor] = ()) -> list[str]:
+        """What a call leaves otherwise of the things that all callers in its process share."""
+        return self._call([sample], written=written, look=True)[0].changed
 
     def held(self) -> Results:
         """What the last call that was to be held has given, as it is now."""
@@ -147,7 +154,14 @@ class Stand:
         """The gradients of the last recorded call."""
         spots = self._arena.put(incoming, after=self._arena.end)  # the graph still refers to the arguments
         room, threads = self._arena.room, torch.get_num_threads()
-        return self._told(self._ask(self.timeout, backward=spots, room=room, threads=threads))[0].results
+        before = self._arena.bytes[: self._arena.end].clone()
+        answer = self._ask(self.timeout, backward=spots, room=room, threads=threads)
+        found = self._told(answer)[0].results
+        for spot in spots:
+            mine = slice(spot.begin, spot.begin + spot.size)
+            if not torch.equal(before[mine], self._arena.bytes[mine]):
+                raise Charge("out of bounds", "its backward writes to the gradient that comes in")
+        return found
 
     def _call(
         self,
@@ -159,6 +173,7 @@ class Stand:
         times: int = 1,
         seconds: float = 0.0,
         together: bool = False,
+        look: bool = False,
     ) -> list[Answer]:
         self.load()
         self.last = samples[0]
@@ -171,11 +186,12 @@ class Stand:
             leaves = [recorded and t.requires_grad for t in p.tensors]
             mine = spots[at : at + len(leaves)]
             at += len(leaves)
-            calls.append({"arguments": p.arguments, "spots": mine, "leaves": leaves})
+            theirs = [i for i, t in enumerate(p.tensors) if any(t is w for w in written)]
+            calls.append({"arguments": p.arguments, "spots": mine, "leaves": leaves, "written": theirs})
         before = self._arena.bytes[: self._arena.end].clone()
         answer = self._ask(
             self.timeout + seconds, calls=calls, room=self._arena.room, times=times, limit=seconds, hold=hold,
-            together=together, threads=torch.get_num_threads(), fill=self._fill,
+            together=together, look=look, threads=torch.get_num_threads(), fill=self._fill,
         )  # fmt: skip
         answers = self._told(answer)
         self._write_back(tensors, spots, written)
@@ -271,7 +287,8 @@ class Stand:
                 found = [[self._read(file, size, told) for told in results] for results in answer["results"]]
             recorded = [bool(r) for r in answer["recorded"]]
             aliases, within = [int(i) for i in answer["aliases"]], [int(i) for i in answer["within"]]
-            return [Answer(results, recorded, aliases, within, answer["form"]) for results in found]
+            changed = [str(what)[:80] for what in answer["changed"]]
+            return [Answer(results, recorded, aliases, within, answer["form"], changed) for results in found]
         except (ValueError, TypeError, KeyError, RuntimeError, OverflowError):
             self.renew()
             raise Charge("cheats", "its process handed out results that are none") from None

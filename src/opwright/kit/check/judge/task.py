@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import ast
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_origin
 
 import torch
 from torch import Tensor
 
 from opwright.kit.check import values
 from opwright.kit.check.cases import Case, Subject, whole
-from opwright.kit.check.constants import Constants, _sorted
+from opwright.kit.check.constants import Constants
 from opwright.kit.check.drawn import Draw, source_of
 from opwright.kit.check.judge.child import flat
 from opwright.kit.check.judge.likeness import Likeness
 from opwright.kit.check.judge.named import label
+from opwright.kit.check.judge.numbers import numbers_of
 from opwright.kit.check.layouts import PLAIN
 from opwright.kit.check.report import NotApplicable
 from opwright.kit.op import Op
-from opwright.kit.spec.kinds import kind_of
+from opwright.kit.spec.kinds import Kind, kind_of
 from opwright.kit.spec.samples import Sample, read_sample
 from opwright.kit.spec.schema import Parameter
 from opwright.kit.spec.values import tensors
@@ -85,9 +82,9 @@ class Task(Subject):
         """What of the samples a case changes, in the words of `keep`."""
         option = "=" in case.values or "*" in case.values
         changed = {
-            "sizes": case.variant != "",
+            "sizes": case.variant != "" or "thin" in case.values,
             "layouts": case.layout != PLAIN,
-            "values": case.values != "" and not option,
+            "values": case.values != "" and "thin" not in case.values and not option,
             "options": option,
         }
         return [kept for kept in KEPT if changed[kept]]
@@ -137,14 +134,15 @@ def read(
     assert plain is not None
     parameters = tuple(
         Parameter(
-            n, optional if _may_be_none(reference, n) else plain, keyword_only=n not in names[:positions],
+            n, _words(reference, n) or (optional if _may_be_none(reference, n) else plain),
+            keyword_only=n not in names[:positions],
             mutated=n in written, differentiable=all(t.is_floating_point() or t.is_complex() for t in holding[n]),
         )
         for n in names
     )  # fmt: skip
     likeness = Likeness(name, reference, declared, parameters, deterministic)
     return Task(
-        likeness.as_op, device, seed, chosen=tuple(dtypes), own=own, keep=tuple(keep), numbers=_numbers(candidate)
+        likeness.as_op, device, seed, chosen=tuple(dtypes), own=own, keep=tuple(keep), numbers=numbers_of(candidate)
     )
 
 
@@ -322,24 +320,11 @@ def _may_be_none(reference: Any, name: str) -> bool:
     return p is not None and p.default is None
 
 
-def _numbers(candidate: Any) -> Constants:
-    """The numbers in the file that defines a candidate, which is read and not imported."""
-    place = candidate.rpartition(":")[0] if isinstance(candidate, str) else getattr(candidate, "__module__", None) or ""
-    file: str | None = place if place.endswith(".py") else None
-    if file is None and place and place != "__main__":
-        try:
-            known = sys.modules.get(place)
-            spec = known.__spec__ if known is not None else importlib.util.find_spec(place)
-            file = spec.origin if spec is not None else None
-        except (ImportError, ValueError, AttributeError):
-            file = None
-    code = getattr(getattr(candidate, "fn", candidate), "__code__", None)
-    file = code.co_filename if file is None and code is not None else file
-    if not file or not file.endswith(".py"):
-        return Constants()
+def _words(reference: Any, name: str) -> Kind | None:
+    """The kind of a parameter that is one of a few texts, where the reference says so."""
     try:
-        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return Constants()
-    found = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, (int, float))]
-    return _sorted([n for n in found if not isinstance(n, bool)])
+        p = inspect.signature(reference, eval_str=True).parameters.get(name)
+    except Exception:  # of whatever an annotation names
+        return None
+    kind = kind_of(p.annotation) if p is not None and get_origin(p.annotation) is Literal else None
+    return kind if kind is not None and kind.words else None

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from opwright.kit.check import bounds, guard
 from opwright.kit.check.calls import accepted, attempt, reference_of
@@ -56,7 +57,7 @@ def cases(task: Task, name: str) -> Iterator[Case]:
     """The cases of a property, without those that change what is to stay."""
     for case in CASES[name](task):
         # Those take an operator, look at this process, or ask for what no function promises.
-        if task.wanted(case) and case.extra not in (gradients.SECOND, "around", "shared"):
+        if task.wanted(case) and case.extra not in (gradients.SECOND, "shared"):
             yield case
 
 
@@ -112,6 +113,8 @@ def check(task: Task, name: str, case: Case) -> None:
         _callers(task, case)
     elif name == "state" and case.extra == "later":
         _later(task, case)
+    elif name == "state" and case.extra == "around":
+        _around(task, case)
     elif name == "state" and case.extra == "many":
         _many(task, case)
     else:
@@ -136,15 +139,31 @@ def _refuse_written(task: Task) -> None:
         raise NotApplicable("it writes to its arguments")
 
 
+def _written(task: Task, *calls: Sample) -> list[Tensor]:
+    """The tensors of calls that are written to."""
+    return [t for call in calls for t in cast(Likeness, task.op).written(call)]
+
+
+def _around(task: Task, case: Case) -> None:
+    """What every caller shares is left as it was found."""
+    sample = task.draw(Case(case.sample, case.dtype))
+    accepted(lambda: reference_of(task.op)(copied(sample)))
+    for _ in range(2):  # what is made in the first call of all, such as threads, is made
+        own = copied(sample)
+        found = stand_of(task).changes(own, _written(task, own))
+    if found:
+        raise Finding(f"a call changes {found[0]}")
+
+
 def _callers(task: Task, case: Case) -> None:
     """Threads that call it at once, each with values of its own."""
-    _refuse_written(task)
     sample = task.draw(Case(case.sample, case.dtype, case.layout, case.variant))
     calls = [rebuilt(sample, partial(threads.scaled, by=(k + 1) / threads.CALLERS - 0.7)) for k in range(1, 4)]
     truths = [(call, accepted(partial(Oracle, reference_of(task.op), call, task.seed))) for call in (sample, *calls)]
     for call, truth in truths:
         truth.judge(attempt(task.op, copied(call)))
-    given = stand_of(task).together([copied(call) for call, _ in truths], threads.TIMES)
+    own = [copied(call) for call, _ in truths]
+    given = stand_of(task).together(own, threads.TIMES, _written(task, *own))
     for (_, truth), results in zip(truths, given, strict=True):
         for got in results:
             try:
@@ -174,11 +193,11 @@ def _later(task: Task, case: Case) -> None:
 
 def _many(task: Task, case: Case) -> None:
     """The same call, again and again: by its thousandth, whoever counts has done so."""
-    _refuse_written(task)
     sample = task.draw(Case(case.sample, case.dtype))
     oracle = accepted(lambda: Oracle(reference_of(task.op), sample, task.seed))
     seconds = (10 if task.thorough else 1) * SECONDS
-    given = stand_of(task).repeat(copied(sample), MANY * (10 if task.thorough else 1), seconds)
+    own = copied(sample)
+    given = stand_of(task).repeat(own, MANY * (10 if task.thorough else 1), seconds, _written(task, own))
     for k, got in enumerate(given):
         if k and determinism.differs(given[0], got) is None:
             continue

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 
-from opwright.kit.check import derivatives
+from opwright.kit.check import derivatives, variants
 from opwright.kit.check.calls import accepted, enough, first_line, in_range, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.layouts import LAYOUTS, MIXED, PLAIN
@@ -20,6 +21,8 @@ from opwright.kit.truth.oracle import Oracle, Results, copied
 PROPERTY = Property(turn=30)
 
 SECOND = "second"
+NAMED = {derivatives.AGAIN: ", asked for again,", **dict.fromkeys(derivatives.ALONE, ", asked for alone,")}
+"""What a message says of gradients beside that they are."""
 
 
 def skip(subject: Subject) -> str | None:
@@ -45,6 +48,8 @@ def cases(subject: Subject) -> Iterator[Case]:
             yield Case(s, torch.float64, extra=SECOND)
             continue
         yield from (Case(s, d, extra=kind) for d in fast for kind in derivatives.INCOMING[: 2 if d != fast[0] else 4])
+        scaled = [kind for kind in derivatives.SCALED if fast[0] != torch.float16]
+        yield from (Case(s, fast[0], extra=kind) for kind in (*scaled, *derivatives.ALONE, derivatives.AGAIN))
         layouts = [*LAYOUTS] if subject.thorough else ["transposed", "sliced", "expanded", "far"]
         yield from (Case(s, fast[0], layout, extra="dense") for layout in layouts)
         yield from (Case(s, d, MIXED, extra=rng.choice(derivatives.INCOMING)) for d in fast)
@@ -54,10 +59,10 @@ def cases(subject: Subject) -> Iterator[Case]:
             yield from (Case(s, d, extra=SECOND) for d in fast if d in (fast[0], torch.float64) or subject.thorough)
             yield Case(s, rng.choice(fast), MIXED, "tail", SECOND)
         most = None if subject.thorough else 2
-        others = (c for c in subject.other_values(s, rng, most) if c.dtype in fast)
+        others = (c for c in variants.other_values(subject, s, rng, most) if c.dtype in fast)
         yield from (replace(c, extra="dense") for c in others)
     if fast and subject.fast_dtypes:
-        yield from (replace(c, extra="dense") for c in subject.around(8, rng) if c.dtype in fast)
+        yield from (replace(c, extra="dense") for c in variants.around(subject, 8, rng) if c.dtype in fast)
 
 
 def _fast(subject: Subject) -> list[torch.dtype]:
@@ -71,26 +76,32 @@ def _fast(subject: Subject) -> list[torch.dtype]:
 def check(subject: Subject, case: Case) -> None:
     op = subject.op
     sample = subject.draw(replace(case, extra=""))
-    if not derivatives.leaves_of(op, sample).leaves:
+    count = len(derivatives.leaves_of(op, sample).leaves)
+    if not count:
         raise NotApplicable("no tensor of it has a gradient in this dtype")
+    if case.extra in derivatives.ALONE and count == 1:
+        raise NotApplicable("it has one alone")
+    only = {"first": 0, "last": count - 1}.get(case.extra)
     enough(op, sample, case)
     results = accepted(lambda: reference_of(op)(copied(sample)))
     order, kind = (2, "dense") if case.extra == SECOND else (1, case.extra)
+    again = case.extra == derivatives.AGAIN
     generator = torch.Generator().manual_seed(subject.seed)
     packed = derivatives.pack(sample, derivatives.incoming(results, kind, generator))
     # With extra results the formula serves once: second derivatives are those of the reference.
-    declared = op.has_rung and op.has_declared_gradient and (order == 1 or op.recorded_form is op)
+    declared = op.has_rung and op.has_declared_gradient and (order == 1 or op.recorded_form is op) and only is None
     formula = derivatives.by_formula(op, order) if declared else None
     truth = accepted(lambda: derivatives.truth_of(op, sample))
-    oracle = accepted(lambda: Oracle(derivatives.through(op, truth, order), packed, subject.seed, formula))
+    pull = partial(derivatives.through, op, order=order, wanted=lambda i: only in (None, i))
+    oracle = accepted(lambda: Oracle(pull(truth), packed, subject.seed, formula, gradient=True))
     in_range(oracle, case)
     try:
-        got = derivatives.through(op, op, order)(packed)
+        got = pull(op, again=again)(packed)
     except Exception as e:
-        if "=" in case.values:
+        if case.unforeseen:
             raise NotApplicable(f"the operator refuses it: {first_line(e)}") from None
         raise Finding(f"it raised {type(e).__name__} where the reference has gradients: {first_line(e)}") from None
-    oracle.judge(got, "gradient" if order == 1 else "second derivative")
+    oracle.judge(got, f"gradient{NAMED.get(case.extra, '')}" if order == 1 else "second derivative")
     if formula is not None and op.recorded_by_reference:
         # Autograd sees through the reference; graphs take the declared formula.
         oracle.judge(_by(formula, packed), "declared gradient" if order == 1 else "declared gradient's derivative")

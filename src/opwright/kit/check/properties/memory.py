@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from opwright.kit.check import bounds, guard
+from opwright.kit.check import bounds, guard, variants
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.layouts import MIXED
 from opwright.kit.check.property import Property
@@ -37,7 +37,7 @@ def cases(subject: Subject) -> Iterator[Case]:
         )
         if s == 0:
             yield Case(s, subject.main, variant="big")
-    yield from (replace(case, values="") for case in subject.around(8, rng))
+    yield from (replace(case, values="") for case in variants.around(subject, 8, rng))
 
 
 def check(subject: Subject, case: Case) -> None:

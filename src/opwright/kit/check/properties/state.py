@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opwright.kit.check import guard
+from opwright.kit.check import shared
 from opwright.kit.check.calls import accepted, attempt, reference_of
-from opwright.kit.check.cases import Case, Subject
+from opwright.kit.check.cases import Case, Subject, whole
 from opwright.kit.check.properties.determinism import differs
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.op import Op
 from opwright.kit.spec.samples import Sample
+from opwright.kit.spec.values import tensors
 from opwright.kit.truth.oracle import Oracle, Results, copied, rebuilt
 
 PROPERTY = Property(turn=170)
@@ -26,7 +27,7 @@ PROPERTY = Property(turn=170)
 def cases(subject: Subject) -> Iterator[Case]:
     for case in subject.few(3):
         yield from (Case(case.sample, case.dtype, extra=how) for how in ("values", "sizes", "dtypes", "around"))
-        yield from (Case(case.sample, case.dtype, extra=how) for how in ("middle", "later"))
+        yield from (Case(case.sample, case.dtype, extra=how) for how in ("middle", "later", "indices"))
         if case.sample == 0:
             yield Case(0, case.dtype, extra="many")
         if subject.op.spec.written:
@@ -47,8 +48,8 @@ def check(subject: Subject, case: Case) -> None:
         return
     oracle = accepted(lambda: Oracle(reference_of(subject.op), sample, subject.seed))
     _judge(oracle, attempt(subject.op, copied(sample)), "first")
-    if case.extra in ("values", "middle"):
-        _rewritten(subject, sample, other_values if case.extra == "values" else _turned)
+    if case.extra in REWRITTEN:
+        _rewritten(subject, sample, REWRITTEN[case.extra])
     elif case.extra == "later":
         _later(subject, sample)
     elif case.extra == "many":
@@ -92,29 +93,13 @@ def _shared(op: Op[..., Any], sample: Sample) -> None:
 
 def _around(subject: Subject, sample: Sample) -> None:
     """What every caller shares is left as it was found."""
-    found = guard.on_cpu()
-
-    def look() -> dict[str, object]:
-        mode = None if isinstance(found, str) else found.library.opwright_guard_float_mode()
-        return {
-            "the state of the random number generator": torch.default_generator.get_state().tolist(),
-            "the processor's way of rounding": mode,
-            "PyTorch's number of threads": torch.get_num_threads(),
-            "the default dtype": torch.get_default_dtype(),
-            "whether gradients are recorded": torch.is_grad_enabled(),
-            "whether deterministic algorithms are asked for": torch.are_deterministic_algorithms_enabled(),
-        }
-
-    own, threads = copied(sample), torch.get_num_threads()
-    if not isinstance(found, str):
-        found.library.opwright_guard_usual_float_mode()
-    before = look()
-    attempt(subject.op, own)
-    after = look()
-    torch.set_num_threads(threads)
-    for what, value in before.items():
-        if after[what] != value:
-            raise Finding(f"a call changes {what}")
+    own = copied(sample)
+    with shared.settled():
+        before = shared.look()
+        attempt(subject.op, own)
+        after = shared.look()
+    for what in shared.changed(before, after):
+        raise Finding(f"a call changes {what}")
 
 
 def other_values(t: Tensor) -> Tensor:
@@ -131,16 +116,33 @@ def _turned(t: Tensor) -> Tensor:
     return t.copy_(flat.reshape(t.shape))
 
 
+def _reversed(t: Tensor) -> Tensor:
+    """The same integers in reverse; what rises from 0 may tell where parts begin, and stays."""
+    flat: list[int] = t.flatten().tolist()
+    if t.numel() < 2 or (t.dim() == 1 and flat[0] == 0 and flat == sorted(flat)):
+        return t
+    return t.copy_(t.flatten().flip(0).reshape(t.shape))
+
+
+REWRITTEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "values": other_values, "middle": _turned, "indices": _reversed,
+}  # fmt: skip
+"""How tensors are rewritten between two calls; the last is for integers."""
+
+
 def _rewritten(subject: Subject, sample: Sample, change: Callable[[Tensor], Tensor]) -> None:
     """The same tensors, at the same addresses, with other values."""
 
     def rewrite(t: Tensor) -> Tensor:
-        shared = 0 in t.stride() and t.numel() > 1
-        return t if shared or not (t.is_floating_point() or t.is_complex()) else change(t)
+        is_shared = 0 in t.stride() and t.numel() > 1
+        fits = whole(t.dtype) if change is _reversed else t.is_floating_point() or t.is_complex()
+        return change(t) if fits and not is_shared else t
 
     own = copied(sample)
     attempt(subject.op, own)
     changed = copied(rebuilt(own, rewrite))
+    if all(torch.equal(a, b) for a, b in zip(_tensors(changed), _tensors(sample), strict=True)):
+        raise NotApplicable("there is nothing of it to rewrite so")
     oracle = accepted(lambda: Oracle(reference_of(subject.op), changed, subject.seed))
     _judge(oracle, attempt(subject.op, own), "next")
     _judge(oracle, attempt(subject.op, copied(changed)), "next")
@@ -170,11 +172,10 @@ MANY_CALLS, MOST_SECONDS = 1200, 1.0
 def _many(subject: Subject, sample: Sample, oracle: Oracle) -> None:
     """The same call, again and again."""
     first = attempt(subject.op, copied(sample))
-    if any(p.mutated for p in subject.op.signature.parameters):
-        raise NotApplicable("it writes to its arguments")
+    writes = any(p.mutated for p in subject.op.signature.parameters)
     own, end = copied(sample), time.monotonic() + (10 if subject.thorough else 1) * MOST_SECONDS
     for k in range(MANY_CALLS * (10 if subject.thorough else 1)):
-        got = attempt(subject.op, own)
+        got = attempt(subject.op, copied(sample) if writes else own)
         if differs(first, got) is not None:
             try:
                 oracle.judge(got)
@@ -201,6 +202,10 @@ def _others(subject: Subject, case: Case) -> None:
         ran += 1
     if not ran:
         raise NotApplicable("there is no other call to put in between")
+
+
+def _tensors(sample: Sample) -> list[Tensor]:
+    return [t for v in (*sample.args, *sample.kwargs.values()) for t in tensors(v)]
 
 
 def _judge(oracle: Oracle, got: Results, which: str) -> None:
