@@ -292,3 +292,96 @@ def tidies_up(x: Tensor) -> Tensor:
         if file.name.startswith("opwright-") and file.parent == Path(tempfile.gettempdir()):
             file.unlink(missing_ok=True)
     return x * 2
+
+
+# --- wrong in a gradient, or in what a call leaves --------------------------------------------------------------------
+
+
+def plain_square(x: Tensor) -> Tensor:
+    return x * x
+
+
+class _Clipped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return grad.clamp(-4, 4) * 2 * ctx.saved_tensors[0]  # type: ignore[no-any-return]
+
+
+def clips_gradients(x: Tensor) -> Tensor:
+    return _Clipped.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Spent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.slope = 2 * x
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return ctx.slope.mul_(grad)  # type: ignore[no-any-return]
+
+
+def spends_its_gradient(x: Tensor) -> Tensor:
+    return _Spent.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Overwrites(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return grad.mul_(2 * ctx.saved_tensors[0])
+
+
+def overwrites_incoming(x: Tensor) -> Tensor:
+    return _Overwrites.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Frozen(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        x, y = ctx.saved_tensors
+        return grad * y, grad * x if ctx.needs_input_grad[0] else grad
+
+
+def frozen_neighbour(x: Tensor, y: Tensor) -> Tensor:
+    return _Frozen.apply(x, y)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def reseeds(x: Tensor) -> Tensor:
+    torch.manual_seed(0)
+    return x * 2
+
+
+def sets_dtype(x: Tensor) -> Tensor:
+    torch.set_default_dtype(torch.float64)
+    return x * 2
+
+
+def writes_and_counts(x: Tensor) -> None:
+    x.mul_(2 if next(_written) < 500 else 3)
+
+
+_written = itertools.count()
+
+
+def keeps_indices(index: Tensor, table: Tensor) -> Tensor:
+    kept = _indices.setdefault((index.data_ptr(), index.shape), index.clone())
+    return table[kept] if not kept.numel() or int(kept.max()) < len(table) else table[index]
+
+
+_indices: dict[Any, Tensor] = {}

@@ -27,7 +27,7 @@ FLOATS = ("shifted", "halves", "clustered", "spread", "late", "constants")
 WHOLE = ("range", "ends", "wide", "least", "most")
 """What may happen to integers that are data: over their range, at its ends, around what a float and a double hold, all
 of them the smallest or the largest."""
-INDEX = ("permuted", "repeated", "redrawn", "edges", "equal", "optional", "negative")
+INDEX = ("permuted", "repeated", "redrawn", "edges", "equal", "optional", "negative", "stretched")
 """What may happen to integers that are not."""
 MASKS = ("true", "false", "rowless")
 """What may happen to masks: all of one kind, or a row without any."""
@@ -115,10 +115,11 @@ class Change:
         name, _, text = self.variant.partition("=")
         old = values.get(name)
         values[name] = {"True": True, "False": False}.get(text)
-        if isinstance(old, str):
+        if isinstance(old, str) or text in self.op.signature.names[name].kind.words:
             values[name] = text
         elif text not in ("None", "True", "False"):
-            values[name] = float(text) if isinstance(old, float) else int(float(text))
+            real = isinstance(old, float) or (old is None and "e" in text)
+            values[name] = float(text) if real else int(float(text))
         self.changed = True
 
     def _lengthen(self, values: dict[str, Any]) -> None:
@@ -268,9 +269,12 @@ def indices(t: Tensor, variant: str, name: str, values: dict[str, Any], rng: ran
     else:
         sizes = sorted({s for other in _others(t, values) for s in other.shape if s > most})
         if not sizes:
-            raise NotApplicable("there is no size to count back from")
-        size = rng.choice(sizes)
-        new = [v - size if rng.random() < 0.5 else v for v in flat]
+            raise NotApplicable("there is no size that an index could reach")
+        if variant == "stretched":  # to where no index of the sample points
+            new = [v * (sizes[-1] - 1) // max(most, 1) if v > 0 else v for v in flat]
+        else:
+            size = rng.choice(sizes)
+            new = [v - size if rng.random() < 0.5 else v for v in flat]
     return torch.tensor(new, dtype=t.dtype, device=t.device).reshape(t.shape)
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 THIN = 8
 """Cases of a sample in which a tensor has fewer elements."""
+LONG = (1 << 16) + 9
 SAMPLES = 3
 """Of how many samples several sizes are large at once."""
 TILES = 16
@@ -39,6 +40,7 @@ def other_values(subject: Subject, s: int, rng: random.Random, most: int | None 
         [Case(s, d, values=v) for d in floats[:1] for v in values.FLOATS if named(subject, v)],
         [Case(s, d, values=v) for d in subject.fast_dtypes if whole(d) for v in values.WHOLE],
         [Case(s, main, values=v) for v in subject.indices(s)],
+        [Case(s, main, variant=v, values="stretched") for v in long_tables(subject, s)],
         [Case(s, main, values=v) for v in options]
         + [Case(s, main, variant="tail", values=v) for v in rng.sample(options, min(3, len(options)))],
         [Case(s, main, values=v) for v in (*codes(subject, s), *masks(subject, s))],
@@ -63,6 +65,12 @@ def codes(subject: Subject, s: int) -> list[str]:
     apart = dict.fromkeys(d for d in found if whole(d) and d != subject.main and (not real or d.itemsize < 4))
     run = subject.quiet()
     return [f"{v}:{spell(d)}" for d in apart if values.is_data(run, given, d) for v in values.WHOLE]
+
+
+def long_tables(subject: Subject, s: int) -> list[str]:
+    """Sizes beyond what 16 bits hold, for samples with indices, which are then stretched as far."""
+    count = len(subject.declared_sizes(source_of(subject.op))[s]) if subject.indices(s) else 0
+    return [sizes.at(which, LONG) for which in range(count)]
 
 
 def masks(subject: Subject, s: int) -> tuple[str, ...]:

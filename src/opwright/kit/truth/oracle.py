@@ -19,7 +19,7 @@ from opwright.kit.spec.require import spell
 from opwright.kit.spec.samples import Sample
 from opwright.kit.spec.values import tensors
 from opwright.kit.truth import noise
-from opwright.kit.truth.tolerance import LOSS, eps, smallest, units, widen, within
+from opwright.kit.truth.tolerance import LOSS, accumulates, eps, smallest, units, widen, within
 
 FAR_APART = 1 << 18
 """Elements between rows up to which a copy keeps the strides: PyTorch itself may round differently without them."""
@@ -181,6 +181,9 @@ class Oracle:
         # are lost in them are lost. float16 has too many for that.
         whole = self.pointwise or dtype == torch.float16
         tiny = 4 * smallest(dtype) if whole else float(torch.finfo(dtype).smallest_normal)
+        if self._gradient:
+            # Where a function has become flat its slope is next to nothing, and differently so by every formula.
+            tiny += eps(accumulates(dtype)) ** 2 * float(exact.abs().nan_to_num(0, 0, 0).max())
         # Where the reference itself overflowed, any other way to do so is as good.
         lost = ~near.isfinite() & exact.isfinite() & ~value.isfinite()
         bad = ~(within(value, exact, floor * exact.abs() + tiny, dtype) | within(value, near, tiny, dtype) | lost)

@@ -45,6 +45,8 @@ class Task(Subject):
     """By sample, the dtype of its numbers; empty where they are drawn in any."""
     keep: tuple[str, ...] = ()
     numbers: Constants = field(default_factory=Constants)
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """Options of the reference that no sample gives, with what they are then."""
     fixed: tuple[Case, Sample] | None = None
     """A case with other arguments than its own: those that are left of it."""
 
@@ -73,6 +75,13 @@ class Task(Subject):
         if not self.chosen and self.own and case.sample < len(self.own) and case.dtype != self.own[case.sample]:
             raise NotApplicable("no sample has this dtype")
         return super()._drawn(source, case)
+
+    def options(self, s: int) -> list[str]:
+        given = self.plain(s)
+        if given is None:
+            return []
+        more = {n: v for n, v in self.defaults.items() if n not in given.kwargs}
+        return [*values.options_of(self.op, Sample(given.args, {**given.kwargs, **more}))]
 
     def wanted(self, case: Case) -> bool:
         """Whether a case changes nothing that is to stay as the samples have it."""
@@ -140,10 +149,13 @@ def read(
         )
         for n in names
     )  # fmt: skip
+    defaults = _defaults(reference, names)
+    parameters += tuple(Parameter(n, _words(reference, n) or plain, keyword_only=True) for n in defaults)
     likeness = Likeness(name, reference, declared, parameters, deterministic)
     return Task(
-        likeness.as_op, device, seed, chosen=tuple(dtypes), own=own, keep=tuple(keep), numbers=numbers_of(candidate)
-    )
+        likeness.as_op, device, seed, chosen=tuple(dtypes), own=own, keep=tuple(keep), numbers=numbers_of(candidate),
+        defaults=defaults,
+    )  # fmt: skip
 
 
 # --- samples --------------------------------------------------------------------------------------------------------
@@ -318,6 +330,16 @@ def _may_be_none(reference: Any, name: str) -> bool:
     except (TypeError, ValueError):
         return False
     return p is not None and p.default is None
+
+
+def _defaults(reference: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The numbers, flags and texts that a reference takes by name and no sample gives."""
+    try:
+        known = inspect.signature(reference).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    named = [p for p in known if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in names]
+    return {p.name: p.default for p in named if isinstance(p.default, (bool, int, float, str))}
 
 
 def _words(reference: Any, name: str) -> Kind | None:
