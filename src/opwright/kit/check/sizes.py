@@ -115,7 +115,7 @@ def fitted(declared: Sequence[int], shapes: Sequence[Sequence[int]], wanted: Map
     power of two stay so as far as they can, and others (`more`) stay just beyond one.
 
     >>> fitted([5, 7], [(5, 7)], {0: 2049, 1: 2049}, 1)
-    's0=1025,s1=513'
+    's0=513,s1=514'
     """
     chosen = dict(wanted)
     small = dict.fromkeys(declared, 4)
