@@ -57,6 +57,24 @@ def test_no_tensor_becomes_too_large() -> None:
         assert chosen[0] * chosen[1] * chosen[2] * chosen[3] <= sizes.MOST_TOGETHER
 
 
+@pytest.mark.parametrize("which", range(3))
+def test_every_size_is_zero_once_with_every_seed(which: int) -> None:
+    @ow.op(name=f"no_empty_{which}")
+    def doubled(x: Tensor) -> Tensor:
+        return x * 2
+
+    @doubled.kernel("cpu")
+    def _(x: Tensor) -> Tensor:
+        if x.shape[which] == 0:
+            raise RuntimeError("invalid configuration argument")
+        return x * 2
+
+    doubled.samples(lambda make: iter([(make(2, 3, 4),)]))
+    for seed in range(4):
+        report = ow.check(doubled, only=["forward"], rung=doubled.name, seed=seed)
+        assert any("invalid configuration" in f.message for f in report.failures), (seed, report)
+
+
 def test_a_branch_on_two_sizes_is_found_with_every_seed() -> None:
     def product(a: Tensor, b: Tensor) -> Tensor:
         out = a @ b

@@ -262,6 +262,7 @@ class Subject:
                 if self.thorough:
                     yield from (Case(s, d, rng.choice([*LAYOUTS]), variant) for d in fast)
             count = len(self.declared_sizes(source_of(self.op))[s])
+            yield from (Case(s, self.main, variant=sizes.at(which, 0)) for which in range(count))  # each may be empty
             yield from (Case(s, self.main, variant=v) for v in sizes.powers(count, rng))
             yield from variants.other_values(self, s, rng)
         if fast:
