@@ -31,7 +31,7 @@ def placements(op: Op[..., Any], values: Mapping[str, Any], specs: Mapping[str, 
     """The placements of an operator's results where its tensors are placed as these DTensorSpecs say; None for a result
     that is absent. Moves where PyTorch would have to move data, Unclear where there is no telling."""
     if any(type(n) is not int for v in values.values() if type(v) is Meta for n in v.shape):
-        raise Moves("its sizes are symbols")
+        raise Unclear("what PyTorch would do with it is not rehearsed for sizes that are symbols")
     here = trace(op, values)
     try:
         return _carried(op, here, values, specs, mesh)

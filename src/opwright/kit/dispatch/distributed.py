@@ -15,9 +15,10 @@ from torch import Tensor
 
 from opwright.kit import private
 from opwright.kit.derive.roles import Gradient
-from opwright.kit.dispatch import carry, groups, registry
+from opwright.kit.dispatch import any_size, carry, groups, registry
 from opwright.kit.dispatch.sharding import Found, find, has_lists
 from opwright.kit.dispatch.traced import Meta, Unclear, results
+from opwright.kit.dispatch.untraced import untraced
 from opwright.kit.spec.schema import Signature
 from opwright.kit.spec.shard import PARTIAL, REPLICATE, Placement, Rule
 from opwright.kit.spec.values import tensors
@@ -156,13 +157,13 @@ def _fits(op: Op[..., Any], values: Mapping[str, Any], present: Sequence[str], c
     specs = dict(zip(present, chosen.input_specs, strict=True))
     if not any(p.is_shard() for s in specs.values() for p in s.placements):
         return True
-    if any(type(n) is not int for v in values.values() if type(v) is Meta for n in v.shape):
-        return True  # symbols; who has them runs the call for their values
+    outs = chosen.output_specs if isinstance(chosen.output_specs, (tuple, list)) else (chosen.output_specs,)
+    if any_size.is_open(values):
+        return any_size.fits(op, values, specs, outs, mesh)
     try:
         whole = results(op, values)
     except Exception:
         return True  # DTensor has run it so itself, and raised on every rank alike
-    outs = chosen.output_specs if isinstance(chosen.output_specs, (tuple, list)) else (chosen.output_specs,)
     try:
         for coordinate, piece in carry.kinds_of_pieces(values, specs, mesh):
             want = [
@@ -220,7 +221,7 @@ def introduce(entry: registry.Entry) -> None:
     op, dt = entry.op, private.dtensor()
     if op.functional is None:
         name = entry.overload.name()
-        _strategies[name] = _strategy(entry)
+        _strategies[name] = untraced(_strategy(entry))
         dt.propagator.register_op_strategy(entry.overload, _strategies[name], _schema_info(op.signature))
     # What DTensor does not do: tensors by keyword, which it does not move, lists of tensors, and in-place forms. By the
     # operator's signature alone: what a process has called before must not tell.
@@ -261,7 +262,7 @@ def _falls_back() -> bool:
 
     with registry.lock:
         if not _watched:
-            _watched.append(private.fall_back(run, ByReference))
+            _watched.append(private.fall_back(untraced(run), ByReference))
         return _watched[0]
 
 
@@ -286,7 +287,7 @@ def _give_rule(entry: registry.Entry) -> None:
     with registry.lock:
         if name not in _rules:
             _rules.add(name)
-            private.torch_dispatch_rule(name, kind, rule)
+            private.torch_dispatch_rule(name, kind, untraced(rule))
 
 
 def _refuse_mixtures(op: Op[..., Any], values: Mapping[str, Any]) -> None:
@@ -324,10 +325,10 @@ def _moved(entry: registry.Entry, func: Any, args: Any, kwargs: Any) -> tuple[An
     made = _strategies[func.name()](dt.propagator._wrap_with_op_strategy(schema), fixed=False)
     best = min(made.strategies, key=lambda s: sum(c for costs in s.redistribute_cost for c in costs))
     values = op.signature.bind(args, kwargs)
-    given = [p for p in op.signature.parameters if isinstance(values.get(p.name), dt.DTensor)]
+    given = [p for p in op.signature.parameters if isinstance(values.get(p.name), Tensor)]
     for p, spec in zip(sorted(given, key=lambda p: p.keyword_only), best.input_specs, strict=True):
-        t = values[p.name]
-        if t.placements != spec.placements:
+        t = values[p.name]  # a plain one has one element, and is whole everywhere
+        if isinstance(t, dt.DTensor) and t.placements != spec.placements:
             with torch.no_grad():  # torch 2.11 would detach in place what requires a gradient, which DTensor cannot
                 values[p.name] = t.detach().redistribute(t.device_mesh, spec.placements)
     positional = tuple(values[p.name] for p in op.signature.parameters if not p.keyword_only and p.name in values)

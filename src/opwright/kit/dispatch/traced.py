@@ -134,10 +134,11 @@ def trace(op: Op[..., Any], values: Mapping[str, Any], mode: Any = None) -> Trac
     return Trace(recorder.steps, inputs, outputs, metas)
 
 
-def results(op: Op[..., Any], values: Mapping[str, Any]) -> list[tuple[int, ...] | None]:
+def results(op: Op[..., Any], values: Mapping[str, Any], mode: Any = None) -> list[tuple[int, ...] | None]:
     """The shapes of a call's results by the operator's fake kernel, None for those that it does not give. What that
-    raises, the call would."""
-    with private.without_modes(), private.unlogged_fakes(), private.fake_tensor_mode(), torch.no_grad():
+    raises, the call would. Sizes that are symbols are those of `mode`."""
+    mode = private.fake_tensor_mode() if mode is None else mode
+    with private.without_modes(), private.unlogged_fakes(), mode, torch.no_grad():
         made = {
             n: torch.empty(v.shape, dtype=v.dtype, device=v.device) if type(v) is Meta else v for n, v in values.items()
         }

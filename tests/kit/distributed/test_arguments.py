@@ -1,0 +1,34 @@
+"""What an operator is given beside DTensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.kit.distributed.threads import R, S, on_ranks, spread, whole, with_kernel
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_plain_number_by_keyword_stands_beside_dtensors(declared: bool) -> None:
+    def scaled(x: Tensor, *, y: Tensor, scale: Tensor | None = None) -> Tensor:
+        out = x.softmax(-1) * y
+        return out if scale is None else out * scale
+
+    op, x, y, scale = (
+        with_kernel(f"plain_scale_{declared}", scaled),
+        torch.randn(4, 6),
+        torch.randn(4, 6),
+        torch.ones(()),
+    )
+    if declared:
+        op.shard("x[b, k] y[b, k] scale[] -> [b, k]", over="b")
+
+    def call(rank: int, mesh: Any) -> None:
+        for where in (S(0), S(1), R):
+            got = op(spread(x, mesh, S(0)), y=spread(y, mesh, where), scale=scale * 3)
+            torch.testing.assert_close(whole(got), 3 * scaled(x, y=y))
+
+    on_ranks(call)
