@@ -351,3 +351,79 @@ def _(make: ow.Maker) -> Iterator[Any]:
 
 
 fits_nothing.shard("x[b] weight[n, k] -> [b, n]")
+
+
+# --- right for the numbers, dtypes and options of the samples alone ---------------------------------------------------
+
+
+@ow.op(namespace="broken_rules")
+def saturates(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return (x @ weight.t() + bias).clamp(-50, 50)
+
+
+saturates.samples(products)
+saturates.shard("x[b, k] weight[n, k] bias[n] -> [b, n]", sums="k", once="bias")
+
+
+@ow.op(namespace="broken_rules")
+def clipped_by_norm(x: Tensor) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(x)
+    return x * (1000 / length.clamp_min(1000))
+
+
+clipped_by_norm.samples(matrices)
+clipped_by_norm.shard("x[b, k] -> [b, k]")
+
+
+@ow.op(namespace="broken_rules")
+def skips_unless_finite(x: Tensor) -> Tensor:
+    return torch.where(torch.isfinite(x).all(), x * 2, torch.zeros_like(x))
+
+
+skips_unless_finite.samples(matrices)
+skips_unless_finite.shard("x[b, k] -> [b, k]")
+
+
+@ow.op(namespace="broken_rules")
+def integers_otherwise(x: Tensor) -> Tensor:
+    return x.sum(1) if x.is_floating_point() or x.is_complex() else x.amax(1)
+
+
+@integers_otherwise.samples
+def _(make: ow.Maker) -> Iterator[Any]:
+    yield make(4, 6)
+
+
+integers_otherwise.shard("x[b, k] -> [b]", sums="k")
+
+
+@ow.op(namespace="broken_rules")
+def flag_untried(x: Tensor, *, centred: bool = False) -> Tensor:
+    return x - x.mean() if centred else torch.tanh(x)
+
+
+flag_untried.samples(matrices)
+flag_untried.shard("x[b, k] -> [b, k]")
+
+
+@ow.op(namespace="broken_rules")
+def tiny_each(x: Tensor) -> Tensor:
+    return x.sum(1) + 1e-8
+
+
+tiny_each.samples(matrices)
+tiny_each.shard("x[b, k] -> [b]", sums="k")
+
+
+@ow.op(namespace="broken_rules")
+def whole_by_threshold(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x * 2, (x.amax(0) > -30).to(x.dtype)
+
+
+@whole_by_threshold.samples
+def _(make: ow.Maker) -> Iterator[Any]:
+    if make.dtype.is_floating_point:
+        yield make(6, 40)
+
+
+whole_by_threshold.shard("x[b, k] -> [b, k] [k]", over="b", whole="1")

@@ -216,6 +216,54 @@ def test_the_check_says_what_no_sample_could_prove(define: Define) -> None:
     assert notes == [f"{op.name}: k was never really cut: no sample has more than one element along it"]
 
 
+def test_the_check_says_which_tensors_no_sample_gives(define: Define) -> None:
+    def masked(x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return x.softmax(1) if mask is None else x.softmax(1) * mask.sum()
+
+    op = define(masked)
+    op.samples(lambda make: iter([make(4, 6)] if make.dtype.is_floating_point else []))
+    op.shard("x[b, k] mask[b] -> [b, k]", over="b")
+    notes = ow.check(op, only=["sharding"]).notes
+    assert notes == [f"{op.name}: what shard says of mask was never tried: no sample gives it"]
+
+
+def convolved(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.nn.functional.conv1d(x, weight, padding=1)  # of no channels PyTorch makes another shape
+
+
+def grown(x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    return x.exp(), x.sum(0) + rows  # exp overflows where the numbers are large
+
+
+RIGHT: list[Any] = [
+    (convolved, [(3, 4, 7), (5, 4, 3)], "x[b, c, _] weight[o, c, _] -> [b, o, _]", {"sums": "c"}),
+    (grown, [(4, 6), (6,)], "x[b, k] rows[k] -> [b, k] [k]", {"sums": "b", "once": "rows"}),
+]
+
+
+@pytest.mark.parametrize(("function", "sizes", "text", "said"), RIGHT, ids=["of nothing", "overflows"])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_right_sum_is_not_accused(define: Define, function: Any, sizes: Any, text: str, said: Any, seed: int) -> None:
+    op = define(function)
+    op.samples(lambda make: iter([tuple(make(*n) for n in sizes)] if make.dtype.is_floating_point else []))
+    op.shard(text, **said)
+    report = ow.check(op, only=["sharding"], seed=seed)
+    assert report.passed, report
+
+
+def test_summands_of_gradients_have_a_rule_of_their_own_at_every_order(define: Define) -> None:
+    op = define(affine)
+    op.samples(lambda make: iter([(make(6, 4), make(8, 4), make(8))]))
+    op.shard(LINEAR, sums="k", once="bias")
+    _, sharding = shard.declared(op) or (None, None)
+    assert sharding is not None
+    shapes: dict[str, Any] = {"grad": (6, 8), "x": (6, 4), "weight": (8, 4), "bias": (8,)}
+    shapes |= {"grad_grad_x": (6, 4), "grad_grad_weight": (8, 4), "grad_grad_bias": (8,)}
+    names = [r.dimension for r in shard.rules(op.backward.backward, op, sharding, shapes, ())]
+    assert len(names) == len(set(names))  # each is a case of the check's
+    assert {"gradients", "gradients2"} <= set(names)
+
+
 def test_explain_says_along_what_dtensors_may_be_cut() -> None:
     (step,) = [s for s in ow.explain(ow.linear).steps if s.name == "sharding"]
     assert (step.runs, step.why) == ("declared", "DTensors may be cut along n, ..., k (a sum)")

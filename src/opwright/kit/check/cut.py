@@ -13,6 +13,7 @@ from torch import Tensor
 from opwright.kit import private
 from opwright.kit.check.calls import first_line, flat, reference_of
 from opwright.kit.check.cases import Case, Subject
+from opwright.kit.check.pieces import OF_ANY, OF_GRADIENTS, cut, join
 from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.derive import shard
 from opwright.kit.derive.roles import Gradient
@@ -99,6 +100,8 @@ def prove(op: Op[..., Any], sample: Sample, rule: Rule, pieces: int, oracle: Ora
     else:
         with private.simulated_ranks(pieces) as ranks:
             each = ranks(run)
+    if _nothing_is_odd(op, sample, rule, pieces, each):
+        raise NotApplicable("of a piece without elements it makes another shape, and gets whole tensors then")
     try:
         joined = [join([r[i] for r in each], where) for i, where in enumerate(rule.outputs)]
         if said is not None:  # results that only those who communicate have
@@ -117,14 +120,32 @@ def prove(op: Op[..., Any], sample: Sample, rule: Rule, pieces: int, oracle: Ora
 def _refuses_nothing(op: Op[..., Any], piece: Sample, rule: Rule) -> bool:
     """Whether a piece has no elements, and the operator says by its shapes alone that it does not take it: then no
     DTensors are cut so."""
-    shapes = metas(op, piece)
-    cuts = [shapes[n].shape[w] for n, w in rule.inputs.items() if isinstance(w, int) and type(shapes.get(n)) is Meta]
-    if not cuts or any(cuts):
+    if not _is_empty(op, piece, rule):
         return False
     try:
-        traced.results(op, shapes)
+        traced.results(op, metas(op, piece))
     except Exception:
         return True
+    return False
+
+
+def _is_empty(op: Op[..., Any], piece: Sample, rule: Rule) -> bool:
+    shapes = metas(op, piece)
+    cuts = [shapes[n].shape[w] for n, w in rule.inputs.items() if isinstance(w, int) and type(shapes.get(n)) is Meta]
+    return bool(cuts) and not any(cuts)
+
+
+def _nothing_is_odd(op: Op[..., Any], sample: Sample, rule: Rule, pieces: int, each: Sequence[Results]) -> bool:
+    """Whether it is pieces without elements alone whose summands have another shape than the others', as the operator
+    says by shapes: then no DTensors are cut so."""
+    for i in (i for i, where in enumerate(rule.outputs) if where == PARTIAL):
+        there = {device: t.shape for device, r in enumerate(each) if (t := r[i]) is not None}
+        odd = [device for device, shape in there.items() if shape != there.get(0)]
+        samples = [piece_of(op, sample, rule, device, pieces) for device in odd]
+        if odd and all(_is_empty(op, s, rule) for s in samples):
+            return all(
+                traced.results(op, metas(op, s))[i] == tuple(there[d]) for d, s in zip(odd, samples, strict=True)
+            )
     return False
 
 
@@ -162,72 +183,6 @@ def piece_of(op: Op[..., Any], sample: Sample, rule: Rule, device: int, pieces: 
     return Sample(args, {n: take(n, v) for n, v in sample.kwargs.items()})
 
 
-OF_ANY, OF_GRADIENTS = (2.0, 1.0, 0.5, 0.0), (1.0, 0.5, 0.0, 0.5)
-"""What a summand has of an element, the other having the rest. Of either sign, which rounding errors grow with; a
-gradient is linear in those that come in, as its own property proves."""
-
-
-def cut(t: Tensor, where: Placement, device: int, pieces: int, weights: Sequence[float] = OF_ANY) -> Tensor:
-    """A device's piece of a tensor, in the sizes that DTensor gives them: the last may be smaller, or empty."""
-    if where == REPLICATE:
-        return t
-    if isinstance(where, str):
-        return _summand(t, device, pieces, weights)
-    each = -(-t.shape[where] // pieces)
-    start = min(device * each, t.shape[where])
-    return t.narrow(where, start, min(each, t.shape[where] - start))
-
-
-def _summand(t: Tensor, device: int, pieces: int, weights: Sequence[float]) -> Tensor:
-    """A device's summand of a tensor. Each element is the sum of two, on other devices than its neighbour's, so that
-    what is linear along some direction alone (a maximum, a norm, an average) passes for no sum. They are multiples by
-    powers of two: their sum is exact."""
-    places = torch.arange(t.numel(), device=t.device).view(t.shape)
-    first = places % pieces
-    second = (first + 1 + places // pieces % max(pieces - 1, 1)) % pieces
-    real = t.is_floating_point() or t.is_complex()
-    chosen = torch.tensor(weights, device=t.device)[places // 2 % len(weights)]
-    chosen = torch.where(torch.isfinite(t * 2), chosen, 1) if real else chosen.round()
-    mine = torch.where(first == device, chosen, torch.where(second == device, 1 - chosen, 0))
-    nothing = torch.zeros_like(t)
-    if t.dtype == torch.bool:
-        return torch.where(mine > 0, t, nothing)
-    return torch.where(mine == 0, nothing, t * mine.to(t.dtype))
-
-
-_JOINED: dict[str, Callable[[Tensor], Tensor]] = {
-    "partial avg": lambda t: t.mean(0),
-    "partial max": lambda t: t.amax(0),
-    "partial min": lambda t: t.amin(0),
-    "partial product": lambda t: t.prod(0),
-}
-"""What PyTorch's rules make of pieces that are no summands."""
-
-
-def join(pieces: Sequence[Tensor | None], where: Placement) -> Tensor | None:
-    """The whole that pieces are pieces of."""
-    there = [p for p in pieces if p is not None]
-    if not there:
-        return None
-    if where == REPLICATE:
-        return there[0]
-    if where in _JOINED:
-        together = torch.stack([p.to(torch.float64) if p.is_floating_point() else p for p in there])
-        return _JOINED[where](together).to(there[0].dtype)
-    if where == PARTIAL and there[0].dtype == torch.bool:
-        return torch.stack(there).any(0)
-    if where == PARTIAL:
-        wide = torch.complex128 if there[0].is_complex() else torch.float64
-        exact = there[0].is_floating_point() or there[0].is_complex()
-        return sum((p.to(wide) for p in there[1:]), there[0].to(wide)).to(there[0].dtype) if exact else sum(there)  # type: ignore[return-value]
-    assert isinstance(where, int)
-    try:
-        return torch.cat(there, where)
-    except (RuntimeError, IndexError):
-        shapes = ", ".join(str(tuple(p.shape)) for p in there)
-        raise Finding(f"results of shapes {shapes} are no pieces along {where}") from None
-
-
 # --- what is declared and was not proved ------------------------------------------------------------------------------
 
 
@@ -257,20 +212,27 @@ def refuse_unused(subject: Subject) -> None:
 
 
 def never_cut(subject: Subject) -> list[str]:
-    """The dimensions along which nothing was cut, since no sample has more than one element there."""
+    """The dimensions along which nothing was cut, since no sample has more than one element there, and the tensors that
+    none gives."""
     op = subject.op
     if op.spec.sharding is None:
         return []
     sizes: dict[str, int] = {}
+    given: set[str] = set()
     for shapes, rules in _fitting(subject):
+        given |= {n for n, v in shapes.items() if type(v) is Meta} if isinstance(rules, list) else set()
         for rule in rules if isinstance(rules, list) else []:
             name = rule.dimension.partition("[")[0]
             here = [shapes[n].shape[w] for n, w in rule.inputs.items() if isinstance(w, int)]
             sizes[name] = max([sizes.get(name, 0), *here])
+    never = [name for name in op.spec.sharding.inputs if given and name not in given]
     return [
-        f"{op.name}: {name} was never really cut: no sample has more than one element along it"
-        for name, size in sizes.items()
-        if size < 2
+        *(
+            f"{op.name}: {name} was never really cut: no sample has more than one element along it"
+            for name, size in sizes.items()
+            if size < 2
+        ),
+        *(f"{op.name}: what shard says of {name} was never tried: no sample gives it" for name in never),
     ]
 
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from opwright.kit.op import Op
 
 
+GRADIENTS = "gradients"
+"""What is cut where nothing is but incoming gradients, of which each device may have a summand."""
+
+
 def declared(op: Op[..., Any]) -> tuple[Op[..., Any], Sharding] | None:
     """The operator whose author says how this one's tensors may be cut, and what is said; None: nobody does."""
     if op.spec.sharding is not None:
@@ -74,8 +78,9 @@ def _transposed(
     for name, index in {**rung.outputs, **places}.items():
         known[index] = known[index] or shapes.get(name)
     found = rules(form, author, sharding, given, known)
+    order = 1 + sum(rule.dimension.startswith(GRADIENTS) for rule in found)
     whole = Rule(
-        "gradients",
+        GRADIENTS if order == 1 else f"{GRADIENTS}{order}",  # those that come in at each order may be summands
         {name: REPLICATE for name, shape in given.items() if shape is not None},
         (REPLICATE,) * len(known),
     )

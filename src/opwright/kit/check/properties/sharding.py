@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from opwright.kit.check import cut
+import torch
+from torch import Tensor
+
+from opwright.kit.check import cut, values
 from opwright.kit.check.calls import accepted, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.layouts import PLAIN
@@ -14,7 +18,7 @@ from opwright.kit.check.report import NotApplicable
 from opwright.kit.derive import shard
 from opwright.kit.spec.samples import Sample
 from opwright.kit.spec.shard import Rule
-from opwright.kit.truth.oracle import Oracle
+from opwright.kit.truth.oracle import Oracle, rebuilt
 
 PROPERTY = Property(turn=105)
 
@@ -47,15 +51,61 @@ def cases(subject: Subject) -> Iterator[Case]:
             plain = Case(sample, subject.main, PLAIN, variant)
             for pieces in PIECES if not variant else PIECES[1:2]:
                 yield from (replace(plain, extra=f"{rule}.{pieces}") for rule in _rules(subject, plain, pieces))
+        for other in _others(subject, sample):
+            few = 2 if other.values != NAN else 3
+            yield from (replace(other, extra=f"{rule}.{few}") for rule in _rules(subject, other, few))
+
+
+NAN = "nan"
+"""The values of a case with a NaN in it, of which each device must make what all of them together do."""
+MOST_OPTIONS = 6
+
+
+def _others(subject: Subject, sample: int) -> Iterator[Case]:
+    """The sample in a dtype of each other kind, with larger numbers, a NaN, and other options: what saturates, or
+    looks at all of a tensor before it does something, is a sum or a cut for small numbers alone."""
+    if shard.declared(subject.op) is None:
+        return  # what follows from a reference follows whatever the numbers
+    kinds: dict[object, torch.dtype] = {}
+    for dtype in subject.dtypes:
+        if dtype.itemsize > 2 or not dtype.is_floating_point:
+            kinds.setdefault(_kind(dtype), dtype)
+    yield from (Case(sample, d, PLAIN) for kind, d in kinds.items() if kind != _kind(subject.main))
+    rng = subject.rng("sharding", sample)
+    if subject.main.is_floating_point:
+        yield from (Case(sample, subject.main, PLAIN, values=v) for v in values.scales(subject.main, rng)[:2])
+        yield Case(sample, subject.main, PLAIN, values=NAN)
+    options = subject.options(sample)
+    for option in options if len(options) <= MOST_OPTIONS else rng.sample(options, MOST_OPTIONS):
+        yield Case(sample, subject.main, PLAIN, values=option)
+
+
+def _kind(dtype: torch.dtype) -> tuple[bool, bool, bool, bool]:
+    return dtype.is_floating_point, dtype.is_complex, dtype == torch.bool, dtype == torch.float64
+
+
+def _draw(subject: Subject, case: Case) -> Sample:
+    if case.values != NAN:
+        return subject.draw(case)
+    rng = subject.rng(case.drawn)
+    return rebuilt(subject.draw(replace(case, values="")), lambda t: _with_nan(t, rng))
+
+
+def _with_nan(t: Tensor, rng: random.Random) -> Tensor:
+    if not t.is_floating_point() or t.numel() < 2 or (0 in t.stride()):
+        return t
+    out = t.clone()
+    out[tuple(rng.randrange(n) for n in t.shape)] = float("nan")
+    return out
 
 
 def _rules(subject: Subject, plain: Case, pieces: int) -> dict[str, Rule]:
     """The rules for a call, by the dimension that is cut. What a reference allows is asked for one sample alone."""
-    asked = plain.sample == 0 and not plain.variant and pieces == PIECES[0]
+    asked = plain.sample == 0 and not plain.variant and not plain.values and pieces == PIECES[0]
     key = f"sharding {plain.id} {pieces}"
     if key not in subject._memo:
         try:
-            sample = subject.draw(plain)
+            sample = _draw(subject, plain)
             found = cut.rules(subject.op, sample, pieces)
             if found is None and asked:
                 found = cut.carried(subject.op, sample, pieces, subject.rng(plain.id))
@@ -75,8 +125,15 @@ def check(subject: Subject, case: Case) -> None:
     rule = _rules(subject, plain, int(pieces)).get(dimension)
     if rule is None:
         raise NotApplicable("there is no such rule")
-    sample = subject.draw(plain)
-    cut.prove(subject.op, sample, rule, int(pieces), _oracle(subject, plain, sample))
+    sample = _draw(subject, plain)
+    oracle = _oracle(subject, plain, sample)
+    if case.values.startswith("2^") and not (oracle.fits and _is_finite(oracle)):
+        raise NotApplicable("the whole leaves the range of its dtype")
+    cut.prove(subject.op, sample, rule, int(pieces), oracle)
+
+
+def _is_finite(oracle: Oracle) -> bool:
+    return all(bool(t.isfinite().all()) for t in oracle.same if t is not None)
 
 
 def _oracle(subject: Subject, plain: Case, sample: Sample) -> Oracle:
