@@ -32,3 +32,20 @@ def test_a_plain_number_by_keyword_stands_beside_dtensors(declared: bool) -> Non
             torch.testing.assert_close(whole(got), 3 * scaled(x, y=y))
 
     on_ranks(call)
+
+
+def test_integers_that_enter_a_sum_once_stay_integers() -> None:
+    """PyTorch makes summands by division, and floating-point numbers of integers by that."""
+
+    def counted(x: Tensor, start: Tensor) -> Tensor:
+        return x.sum(0) + start
+
+    op, x, start = with_kernel("counted_once", counted), torch.arange(20).view(5, 4), torch.tensor([1, 2, 3, 2**40 + 1])
+    op.shard("x[b, k] start[k] -> [k]", sums="b", once="start")
+
+    def call(rank: int, mesh: Any) -> None:
+        got = op(spread(x, mesh, S(0)), spread(start, mesh, R))
+        assert got.to_local().dtype == torch.int64
+        assert torch.equal(whole(got), counted(x, start))
+
+    on_ranks(call, 3)

@@ -18,7 +18,7 @@ from opwright.kit.dispatch import carry, registry
 from opwright.kit.dispatch.elementwise import is_elementwise
 from opwright.kit.dispatch.traced import Meta, Moves, Unclear, trace
 from opwright.kit.spec.schema import Signature
-from opwright.kit.spec.shard import Misfit, Rule, Sharding, elementwise
+from opwright.kit.spec.shard import PARTIAL, Misfit, Rule, Sharding, elementwise
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -55,6 +55,7 @@ def find(
         own = "" if author is op else f", as {author.name} has it" + ", transposed" * op.is_gradient
         try:
             rules = shard.rules(op, author, sharding, shapes, _results(op, values, shapes, author))
+            rules = [r for r in rules if not _divides_integers(r, values)]
             told = [r for r in rules if _may_communicate(r, sharding, values, mesh)]
             untold = f"; whole along {', '.join(sharding.across)}, since no {sharding.group} is named"
             return Found("declared", f"{sharding.says}{own}{untold if len(told) < len(rules) else ''}", told)
@@ -86,6 +87,12 @@ def find(
     except Unclear as e:
         return Found("replicates", f"{besides}{e}")
     return Found("reference", f"{besides}no dimension is declared, and it takes more than an element at a time")
+
+
+def _divides_integers(rule: Rule, values: Mapping[str, Any]) -> bool:
+    """Whether a rule needs summands of integers: DTensor makes them of a whole by division, as floating-point numbers."""
+    summed = [values[n].dtype for n, where in rule.inputs.items() if where == PARTIAL and type(values.get(n)) is Meta]
+    return any(not (dtype.is_floating_point or dtype.is_complex) for dtype in summed)
 
 
 def _may_communicate(rule: Rule, sharding: Sharding, values: Mapping[str, Any], mesh: Any) -> bool:
