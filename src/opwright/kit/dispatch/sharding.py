@@ -90,7 +90,7 @@ def find(
 
 
 def _divides_integers(rule: Rule, values: Mapping[str, Any]) -> bool:
-    """Whether a rule needs summands of integers: DTensor makes them of a whole by division, as floating-point numbers."""
+    """Whether a rule needs summands of integers, of which DTensor makes floating-point numbers, by division."""
     summed = [values[n].dtype for n, where in rule.inputs.items() if where == PARTIAL and type(values.get(n)) is Meta]
     return any(not (dtype.is_floating_point or dtype.is_complex) for dtype in summed)
 
