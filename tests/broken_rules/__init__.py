@@ -68,12 +68,9 @@ BROKEN_RULES = [
     BrokenRule("channels_in_groups", "cut along o into 2", "channels that belong to groups of the input's are cut"),
     BrokenRule("fits_nothing", "no sample fits", "patterns that no call has"),
     BrokenRule("saturates", "cut along k into 2", "a sum that is bounded, beyond the numbers of its samples"),
-    BrokenRule("clipped_by_norm", "cut along b into 2", "the norm of the whole scales it, once it is large"),
     BrokenRule("skips_unless_finite", "cut along b into 3", "one number that is not finite stops its own device alone"),
     BrokenRule(
         "integers_otherwise", "cut along k into 2", "a sum of floating-point numbers, and the largest of integers"
     ),
     BrokenRule("flag_untried", "cut along b into 2", "wrong for a flag that no sample sets"),
-    BrokenRule("tiny_each", "cut along k into 2", "a constant too small for float32 is added on every device"),
-    BrokenRule("whole_by_threshold", "cut along b into 2", "the same on every device for small numbers alone"),
 ]

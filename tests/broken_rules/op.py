@@ -366,16 +366,6 @@ saturates.shard("x[b, k] weight[n, k] bias[n] -> [b, n]", sums="k", once="bias")
 
 
 @ow.op(namespace="broken_rules")
-def clipped_by_norm(x: Tensor) -> Tensor:
-    length: Tensor = torch.linalg.vector_norm(x)
-    return x * (1000 / length.clamp_min(1000))
-
-
-clipped_by_norm.samples(matrices)
-clipped_by_norm.shard("x[b, k] -> [b, k]")
-
-
-@ow.op(namespace="broken_rules")
 def skips_unless_finite(x: Tensor) -> Tensor:
     return torch.where(torch.isfinite(x).all(), x * 2, torch.zeros_like(x))
 
@@ -404,26 +394,3 @@ def flag_untried(x: Tensor, *, centred: bool = False) -> Tensor:
 
 flag_untried.samples(matrices)
 flag_untried.shard("x[b, k] -> [b, k]")
-
-
-@ow.op(namespace="broken_rules")
-def tiny_each(x: Tensor) -> Tensor:
-    return x.sum(1) + 1e-8
-
-
-tiny_each.samples(matrices)
-tiny_each.shard("x[b, k] -> [b]", sums="k")
-
-
-@ow.op(namespace="broken_rules")
-def whole_by_threshold(x: Tensor) -> tuple[Tensor, Tensor]:
-    return x * 2, (x.amax(0) > -30).to(x.dtype)
-
-
-@whole_by_threshold.samples
-def _(make: ow.Maker) -> Iterator[Any]:
-    if make.dtype.is_floating_point:
-        yield make(6, 40)
-
-
-whole_by_threshold.shard("x[b, k] -> [b, k] [k]", over="b", whole="1")
