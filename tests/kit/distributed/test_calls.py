@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from opwright.kit import private
+from opwright.kit.private import dtensors
 from tests.kit.distributed import ranks
 from tests.kit.distributed.test_train import expect_the_same
 
@@ -35,7 +35,7 @@ WITHOUT_MOVING = [
 
 @pytest.mark.parametrize("name", WITHOUT_MOVING)
 def test_devices_work_on_their_own_pieces(calls: dict[str, Any], name: str) -> None:
-    if name == "sigmoid empty piece" and not hasattr(private.dtensor().expand, "keywords"):
+    if name == "sigmoid empty piece" and not hasattr(dtensors.parts().expand, "keywords"):
         pytest.skip("this torch gathers a tensor that has fewer rows than there are devices")
     assert calls[name]["forward"] == calls[name]["backward"] == {}
     cut = name != "scale whole"

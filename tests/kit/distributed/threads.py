@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import opwright as ow
-from opwright.kit import private
+from opwright.kit.private import dtensors
 
 R, S = Replicate(), Shard
 
@@ -20,7 +20,7 @@ def on_ranks(function: Callable[[int, Any], Any], *sizes: int) -> list[Any]:
     """What a function of rank and mesh gives on each rank."""
     shape = sizes or (2,)
     names = ("data", "model")[: len(shape)]
-    with private.simulated_ranks(torch.Size(shape).numel()) as ranks:
+    with dtensors.simulated_ranks(torch.Size(shape).numel()) as ranks:
         return ranks(lambda rank, group: function(rank, init_device_mesh("cpu", shape, mesh_dim_names=names)))
 
 

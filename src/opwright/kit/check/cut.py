@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opwright.kit import private
 from opwright.kit.check.calls import first_line, flat, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.pieces import OF_ANY, OF_GRADIENTS, cut, join
@@ -20,6 +19,7 @@ from opwright.kit.derive.roles import Gradient
 from opwright.kit.dispatch import sharding, traced
 from opwright.kit.dispatch.traced import Meta
 from opwright.kit.op import Op
+from opwright.kit.private import dtensors
 from opwright.kit.spec.samples import Sample
 from opwright.kit.spec.shard import PARTIAL, REPLICATE, Misfit, Placement, Rule, Sharding
 from opwright.kit.spec.sizes import Pattern
@@ -49,7 +49,7 @@ def carried(op: Op[..., Any], sample: Sample, pieces: int, rng: Any) -> list[Rul
 
 
 def _carried(op: Op[..., Any], values: dict[str, Any], pieces: int, rng: Any) -> Iterator[Rule]:
-    dt, mesh = private.dtensor(), private.backless_mesh(pieces)
+    dt, mesh = dtensors.parts(), dtensors.backless_mesh(pieces)
     tensors = {n: v for n, v in values.items() if type(v) is Meta}
     choices: list[list[Placement]] = [[REPLICATE, *range(len(v.shape))] for v in tensors.values()]
     combinations = [c for c in itertools.product(*choices) if set(c) != {REPLICATE}]
@@ -98,7 +98,7 @@ def prove(op: Op[..., Any], sample: Sample, rule: Rule, pieces: int, oracle: Ora
     if said is None:
         each = [run(device) for device in range(pieces)]
     else:
-        with private.simulated_ranks(pieces) as ranks:
+        with dtensors.simulated_ranks(pieces) as ranks:
             each = ranks(run)
     if _nothing_is_odd(op, sample, rule, pieces, each):
         raise NotApplicable("of a piece without elements it makes another shape, and gets whole tensors then")

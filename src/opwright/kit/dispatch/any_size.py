@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from opwright.kit import private
 from opwright.kit.dispatch import carry
 from opwright.kit.dispatch.traced import Meta, results
+from opwright.kit.private import dtensors
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -58,7 +59,7 @@ def fits(op: Op[..., Any], values: Mapping[str, Any], specs: Mapping[str, Any], 
 def _part(shape: Sequence[Any], spec: Any, here: Mapping[int, tuple[int, int]]) -> list[Size]:
     """What a device has of the sizes of a tensor: `here` is for each dimension of the mesh how many there are, and its
     place among them."""
-    strided = private.dtensor().StridedShard
+    strided = dtensors.parts().StridedShard
     dims = [p.dim if p.is_shard() or isinstance(p, strided) else None for p in spec.placements]
     return [_size(n, tuple(a for a, dim in enumerate(dims) if dim == place), here) for place, n in enumerate(shape)]
 

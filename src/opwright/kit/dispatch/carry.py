@@ -18,7 +18,7 @@ import torch
 
 from opwright.kit import private
 from opwright.kit.dispatch.traced import Meta, Moves, Number, Step, Trace, Unclear, same, trace
-from opwright.kit.private import tree_flatten, tree_map
+from opwright.kit.private import dtensors, tree_flatten, tree_map
 from opwright.kit.spec.values import tensors
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def placements(op: Op[..., Any], values: Mapping[str, Any], specs: Mapping[str, 
 def _carried(
     op: Op[..., Any], here: Trace, values: Mapping[str, Any], specs: Mapping[str, Any], mesh: Any
 ) -> list[Any]:
-    dt = private.dtensor()
+    dt = dtensors.parts()
     if any(isinstance(p, dt.StridedShard) for spec in specs.values() for p in spec.placements):
         raise Moves("it is cut in strides")
     known: dict[int, Any] = {here.inputs[name]: spec for name, spec in specs.items()}
@@ -68,7 +68,7 @@ def _carried(
 def _propagate(here: Trace, step: Step, known: dict[int, Any], mesh: Any) -> tuple[Any, bool]:
     """Let PyTorch say where the results of a step are: its answer (None: the step takes no tensors), and whether
     something must be moved for it."""
-    dt = private.dtensor()
+    dt = dtensors.parts()
     mine = step.numbers()
     spelled = str(step.function)
     if not any(n in known for n in mine):
@@ -107,7 +107,7 @@ def _propagate(here: Trace, step: Step, known: dict[int, Any], mesh: Any) -> tup
 
 
 def _replicated(meta: Meta, mesh: Any) -> Any:
-    dt = private.dtensor()
+    dt = dtensors.parts()
     like = torch.empty(meta.shape, dtype=meta.dtype, device="meta")
     return dt.Spec(mesh, (dt.Replicate(),) * mesh.ndim, tensor_meta=dt.Meta(like.shape, like.stride(), like.dtype))
 
@@ -143,7 +143,7 @@ def kinds_of_pieces(
 
 def cut(shape: Sequence[int], placements: Sequence[Any], mesh: Any, coordinate: Sequence[int]) -> tuple[int, ...]:
     """The shape of a device's piece of a tensor, by the device's place in the mesh."""
-    sizes, strided = list(shape), private.dtensor().StridedShard
+    sizes, strided = list(shape), dtensors.parts().StridedShard
     for axis, placement in enumerate(placements):
         if isinstance(placement, strided) and sizes[placement.dim] % (mesh.size(axis) * placement.split_factor):
             raise Unclear("it is cut in strides of uneven length")
@@ -173,7 +173,7 @@ def _compare(
 
 def _sized(function: Any) -> tuple[int, ...]:
     """The arguments of a function that are sizes of its result, which DTensor makes those of the piece."""
-    places = private.dtensor().propagator.op_to_shape_and_stride_idx.get(function)
+    places = dtensors.parts().propagator.op_to_shape_and_stride_idx.get(function)
     return () if places is None else places if isinstance(places, tuple) else (places,)
 
 
@@ -219,7 +219,7 @@ def _rehearse(here: Trace, specs: Mapping[str, Any], mesh: Any) -> None:
 
 def _refuse_handled(step: Step, known: Mapping[int, Any], moved: bool) -> None:
     """Raise for what PyTorch does by code in its rule's place: pieces of a convolution get their neighbours' edges."""
-    handlers = getattr(private.dtensor().dispatcher, "_custom_op_handlers", {})
+    handlers = getattr(dtensors.parts().dispatcher, "_custom_op_handlers", {})
     last = any(p.is_shard(len(known[n].tensor_meta.shape) - 1) for n in step.numbers() for p in known[n].placements)
     if step.function in handlers and (moved or last):
         raise Unclear(OWN_WAY.format(step.function))
@@ -228,7 +228,7 @@ def _refuse_handled(step: Step, known: Mapping[int, Any], moved: bool) -> None:
 def _refuse_adjusted(step: Step, found: Any) -> None:
     """Raise for what PyTorch runs with other arguments than its rule was asked about."""
     if found.needs_redistribute and step.function in getattr(
-        private.dtensor().propagator, "op_to_scalar_shape_adjuster", {}
+        dtensors.parts().propagator, "op_to_scalar_shape_adjuster", {}
     ):
         raise Unclear(OWN_WAY.format(step.function))
 

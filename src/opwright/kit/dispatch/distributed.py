@@ -19,6 +19,7 @@ from opwright.kit.dispatch import any_size, carry, groups, registry
 from opwright.kit.dispatch.sharding import Found, find, has_lists
 from opwright.kit.dispatch.traced import Meta, Unclear, results
 from opwright.kit.dispatch.untraced import untraced
+from opwright.kit.private import dtensors
 from opwright.kit.spec.schema import Signature
 from opwright.kit.spec.shard import PARTIAL, REPLICATE, Placement, Rule
 from opwright.kit.spec.values import tensors
@@ -38,7 +39,7 @@ class ByReference(NotImplementedError):
 
 def _values(op: Op[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments by name, tensors as `Meta`."""
-    dt = private.dtensor()
+    dt = dtensors.parts()
 
     def read(value: Any) -> Any:
         spec = value.strategies[0].output_spec if isinstance(value, dt.OpStrategy) else value
@@ -50,7 +51,7 @@ def _values(op: Op[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 def _rows(op: Op[..., Any], values: Mapping[str, Any], rules: Sequence[Rule], present: Sequence[str], cut: Any) -> Any:
     """Rules as DTensor takes them: placements of the results, then of the tensors that are given."""
-    dt = private.dtensor()
+    dt = dtensors.parts()
 
     def place(where: Placement) -> Any:
         return dt.Replicate() if where == REPLICATE else dt.Partial() if where == PARTIAL else cut(where)
@@ -98,7 +99,7 @@ def _strategy(entry: registry.Entry) -> Any:
     memo: dict[Any, tuple[Found, Any]] = {}
 
     def strategy(schema: Any, *, fixed: bool = True) -> Any:
-        op, dt = entry.op, private.dtensor()
+        op, dt = entry.op, dtensors.parts()
         values = _values(op, schema.args_schema, schema.kwargs_schema)
         given = op.signature.bind(tuple(schema.args_schema), dict(schema.kwargs_schema))
         specs = {n: given[n].strategies[0].output_spec for n, v in values.items() if type(v) is Meta}
@@ -116,7 +117,7 @@ def _strategy(entry: registry.Entry) -> Any:
         return dt.OpStrategy(list(kept[1]))  # a list of its own: who asks may write to it
 
     def made(op: Any, found: Found, values: Any, specs: Any, mesh: Any, schema: Any, fixed: bool) -> Any:
-        dt = private.dtensor()
+        dt = dtensors.parts()
         present = _present(op, values)
         if found.source == "carried":
             whole = [dt.Spec(mesh, p) if p is not None else None for p in found.carried]
@@ -146,7 +147,7 @@ def _first_that_fits(
     """The best strategy whose pieces the operator takes, for every device: were it to refuse one device's, the others
     would wait for that forever. Tensors that are whole it takes."""
     while True:
-        best = private.cheapest(made, given.values())
+        best = dtensors.cheapest(made, given.values())
         if len(made.strategies) == 1 or _fits(op, values, list(given), best, mesh):
             return best
         made.strategies = [s for s in made.strategies if s is not best]
@@ -198,7 +199,7 @@ def _spell(mesh: Any) -> str:
 
 def _cuts(specs: Any) -> list[Any]:
     """What makes a cut along a dimension: plain ones, and in the strides that the tensors have."""
-    dt = private.dtensor()
+    dt = dtensors.parts()
     strides = {p.split_factor for s in specs for p in s.placements if isinstance(p, dt.StridedShard)}
     return [dt.Shard, *(lambda dim, by=by: dt.StridedShard(dim, split_factor=by) for by in sorted(strides))]
 
@@ -218,7 +219,7 @@ def _key(entry: registry.Entry, values: Mapping[str, Any], specs: Mapping[str, A
 
 def introduce(entry: registry.Entry) -> None:
     """Let DTensor know of an operator."""
-    op, dt = entry.op, private.dtensor()
+    op, dt = entry.op, dtensors.parts()
     if op.functional is None:
         name = entry.overload.name()
         _strategies[name] = untraced(_strategy(entry))
@@ -234,13 +235,13 @@ def changed(op: Op[..., Any]) -> None:
     for entry in list(registry.by_overload.values()):
         if entry.op.home is op.home:
             introduce(entry)
-    private.forget_strategies()
+    dtensors.forget_strategies()
 
 
 def _schema_info(signature: Signature) -> Any:
     """What DTensor keeps its decisions by: every argument that is no tensor as well."""
     keywords = [p.name for p in signature.parameters if p.keyword_only]
-    return private.dtensor().SchemaInfo(0, keywords or None, needs_pytree=False)
+    return dtensors.parts().SchemaInfo(0, keywords or None, needs_pytree=False)
 
 
 def _keyword_tensors(signature: Signature) -> list[str]:
@@ -262,13 +263,13 @@ def _falls_back() -> bool:
 
     with registry.lock:
         if not _watched:
-            _watched.append(private.fall_back(untraced(run), ByReference))
+            _watched.append(dtensors.fall_back(untraced(run), ByReference))
         return _watched[0]
 
 
 def _give_rule(entry: registry.Entry) -> None:
     """Stand between DTensor and an operator, in Python."""
-    name, kind = entry.overload.name(), private.dtensor().DTensor
+    name, kind = entry.overload.name(), dtensors.parts().DTensor
 
     def rule(cls: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         op, kwargs = entry.op, kwargs or {}
@@ -280,7 +281,7 @@ def _give_rule(entry: registry.Entry) -> None:
         try:
             if any(isinstance(v, kind) for v in kwargs.values()):
                 args, kwargs = _moved(entry, func, args, kwargs)
-            return private.dispatch_dtensor(func, args, kwargs)
+            return dtensors.dispatch(func, args, kwargs)
         except ByReference:
             return op.run_reference(*args, **kwargs)
 
@@ -292,7 +293,7 @@ def _give_rule(entry: registry.Entry) -> None:
 
 def _refuse_mixtures(op: Op[..., Any], values: Mapping[str, Any]) -> None:
     """Raise for tensors on several meshes, and for plain ones of more than a number beside DTensors."""
-    kind = private.dtensor().DTensor
+    kind = dtensors.parts().DTensor
     meshes, plain = {}, None
     for name, value in values.items():
         for i, t in enumerate(tensors(value)):
@@ -320,7 +321,7 @@ def _in_place(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 def _moved(entry: registry.Entry, func: Any, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]]:
     """The arguments where the best rule wants them."""
-    op, dt = entry.op, private.dtensor()
+    op, dt = entry.op, dtensors.parts()
     schema = dt.dispatcher.unwrap_to_op_info(func, args, kwargs).schema
     made = _strategies[func.name()](dt.propagator._wrap_with_op_strategy(schema), fixed=False)
     best = min(made.strategies, key=lambda s: sum(c for costs in s.redistribute_cost for c in costs))

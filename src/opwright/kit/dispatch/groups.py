@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opwright.kit import private
 from opwright.kit.derive import shard
+from opwright.kit.private import dtensors
 from opwright.kit.spec.shard import Rule
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def allowed(
 
 def _axes(op: Op[..., Any], name: str, mesh: Any) -> tuple[int, ...]:
     """The dimensions of a mesh whose devices are those of a group."""
-    ranks = private.ranks_of_group(name)
+    ranks = dtensors.ranks_of_group(name)
     where = mesh.get_coordinate()
     for count in range(1, mesh.ndim + 1):
         for axes in itertools.combinations(range(mesh.ndim), count):

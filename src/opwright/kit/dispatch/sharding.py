@@ -11,12 +11,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from opwright.kit import private
 from opwright.kit.derive import shard
 from opwright.kit.derive.roles import Gradient
 from opwright.kit.dispatch import carry, registry
 from opwright.kit.dispatch.elementwise import is_elementwise
 from opwright.kit.dispatch.traced import Meta, Moves, Unclear, trace
+from opwright.kit.private import dtensors
 from opwright.kit.spec.schema import Signature
 from opwright.kit.spec.shard import PARTIAL, Misfit, Rule, Sharding, elementwise
 
@@ -104,7 +104,7 @@ def of_call(op: Op[..., Any], values: Mapping[str, Any]) -> Found | None:
     """The rules for a call with DTensors; None: it has none."""
     if registry.DISTRIBUTED not in sys.modules:
         return None
-    kind = private.dtensor().DTensor
+    kind = dtensors.parts().DTensor
     specs = {n: v._spec for n, v in values.items() if isinstance(v, kind)}
     if not specs:
         return None

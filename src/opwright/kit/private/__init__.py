@@ -1,4 +1,4 @@
-"""What PyTorch has and does not promise: every private name of its Python that the toolkit uses. No other file has one.
+"""What PyTorch has and does not promise: every private name of its Python that the toolkit uses. None is elsewhere.
 
 All of them were seen in torch 2.10.0, 2.11.0, 2.13.0 and 2.15.0, the versions that the tests have run with (`make
 test-versions`); what is only in some says so.
@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import logging
-import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -252,127 +250,11 @@ def register_pytree(
     pytree.register_pytree_node(kind, flatten, unflatten, serialized_type_name=said, flatten_with_keys_fn=with_keys)
 
 
-@functools.cache
-def dtensor() -> Any:
-    """What DTensor is made of. Only for who has met one: it imports torch.distributed."""
-    from types import SimpleNamespace
-
-    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-    from torch.distributed.tensor import _op_schema as schema
-    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
-    from torch.distributed.tensor._ops.utils import expand_to_full_mesh_op_strategy
-    from torch.distributed.tensor.placement_types import _StridedShard
-
-    try:  # strategies for one dimension of a mesh, since torch 2.11
-        from torch.distributed.tensor._ops.single_dim_strategy import _ShardingPlaceholder, _SingleDimStrategyInfo
-    except ImportError:
-        _ShardingPlaceholder = _SingleDimStrategyInfo = None  # type: ignore[assignment,misc]
-    dispatcher = DTensor._op_dispatcher
-
-    def uneven(function: Any) -> Any:
-        """Where it can be told, pieces may be empty."""
-        can = function is not None and "allow_uneven_sharding" in inspect.signature(function).parameters
-        return functools.partial(function, allow_uneven_sharding=True) if can else function
-
-    return SimpleNamespace(
-        DTensor=DTensor, Partial=Partial, Replicate=Replicate, Shard=Shard, StridedShard=_StridedShard,
-        Spec=DTensorSpec, Meta=TensorMeta, OpSchema=schema.OpSchema, OpSpec=schema.OpSpec,
-        OpStrategy=schema.OpStrategy, SchemaInfo=schema.RuntimeSchemaInfo,
-        expand=_priced(uneven(expand_to_full_mesh_op_strategy)), SingleDim=uneven(_SingleDimStrategyInfo),
-        Placeholder=_ShardingPlaceholder,
-        dispatcher=dispatcher, propagator=dispatcher.sharding_propagator,
-    )  # fmt: skip
-
-
-def _priced(expand: Callable[..., Any]) -> Callable[..., Any]:
-    """Leaves out the strategies that torch 2.10 cannot price: to or from pieces in strides, but where nothing moves."""
-    if torch.__version__ >= (2, 11):  # type: ignore[operator]  # its stub is a str
-        return expand
-
-    def run(mesh: Any, schema: Any, rows: Any, **options: Any) -> Any:
-        given = [s.strategies[0].output_spec for s in (*schema.args_strategy, *schema.kwargs_strategy)]
-
-        def has_price(inputs: Any, outputs: Any) -> bool:
-            return all(
-                s.placements == g.placements or None not in (s.shard_order, g.shard_order)
-                for s, g in zip(inputs, given, strict=True)
-            )
-
-        return expand(mesh, schema, rows, is_valid_strategy_cb=has_price, **options)
-
-    return run
-
-
-def dispatch_dtensor(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What DTensor does with a call, whatever rules in Python there are for it."""
-    dispatcher = dtensor().dispatcher
-    kwargs = {name: tuple(v) if isinstance(v, list) else v for name, v in kwargs.items()}  # it hashes them
-    if hasattr(dispatcher, "dispatch"):  # before it went to C++, which asks those rules first
-        return dispatcher.dispatch(function, args, kwargs)
-    call = dispatcher.unwrap_to_op_info(function, args, kwargs)
-    dispatcher.sharding_propagator.propagate(call)
-    results = dispatcher._dispatch_get_local_results_slow_path(function, args, call)
-    return dispatcher.wrap(results, call.output_sharding.output_spec)
-
-
-def forget_strategies() -> None:
-    """Let DTensor ask anew how operators may be sharded."""
-    dtensor().propagator.propagate_op_sharding.cache_clear()
-    clear = getattr(_C, "_clear_DTensor_sharding_propagator_cache", None)
-    if clear is not None:
-        clear()
-
-
-def backless_mesh(*sizes: int) -> Any:
-    """A mesh of devices that nobody talks to, for asking DTensor what it would do."""
-    from torch.distributed.device_mesh import DeviceMesh
-
-    return DeviceMesh("cpu", torch.arange(math.prod(sizes)).view(sizes), _init_backend=False, _rank=0)
-
-
-def ranks_of_group(name: str) -> list[int]:
-    """The ranks of a process group."""
-    import torch.distributed as dist
-
-    group = _C._distributed_c10d._resolve_process_group(name)
-    return list(dist.get_process_group_ranks(group))
-
-
 def torch_dispatch_rule(name: str, kind: type, rule: Callable[..., Any]) -> Callable[[], None]:
     """What torch.library.register_torch_dispatch does; what comes back takes the rule away again."""
     entry = torch._library.simple_registry.singleton.find(name)
     destroy: Callable[[], None] = entry.torch_dispatch_rules.register(kind, rule).destroy
     return destroy
-
-
-def fall_back(run: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any], signal: type[NotImplementedError]) -> bool:
-    """Let `run` answer the calls of DTensors for which an operator's strategy raises `signal`, as PyTorch decomposes
-    those for which it knows none. False: this PyTorch asks nowhere that could be watched."""
-    dispatcher, name = dtensor().dispatcher, "_propagate_op_sharding_dispatch_slow_path"
-    ask = getattr(dispatcher, name, None)
-    if ask is None or hasattr(dispatcher, "dispatch"):
-        return False
-
-    def answer(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *rest: Any) -> Any:
-        try:
-            return ask(function, args, kwargs, *rest)
-        except signal:
-            return run(function, args, kwargs)
-
-    setattr(dispatcher, name, answer)
-    return True
-
-
-def cheapest(strategies: Any, given: Iterable[Any]) -> Any:
-    """The strategy that DTensor would choose among these for tensors with these specs."""
-    from types import SimpleNamespace
-
-    from torch.distributed.tensor import _sharding_prop
-
-    schema: Any = SimpleNamespace(args_spec=tuple(given))  # all that it is asked for
-
-    choose = getattr(_sharding_prop, "_select_min_cost_strategy", None) or dtensor().propagator._select_strategy
-    return choose(strategies, schema)
 
 
 def symbolic_sizes(count: int) -> tuple[Any, list[Any]]:
@@ -395,50 +277,3 @@ def symbolic_sizes(count: int) -> tuple[Any, list[Any]]:
 def asked_sizes(mode: Any) -> bool:
     """Whether anything depended on the value of such a size."""
     return bool(mode.shape_env.guards)
-
-
-@contextlib.contextmanager
-def simulated_ranks(count: int) -> Iterator[Callable[[Callable[[int, str], Any]], list[Any]]]:
-    """What runs a function once for each of so many ranks, each a thread of this process, with its number and the name
-    of their process group. PyTorch's own tests simulate ranks so."""
-    import torch.distributed as dist
-    from torch.testing._internal.distributed import multi_threaded_pg as threaded
-
-    isolate = _C._distributed_c10d._set_thread_isolation_mode
-    lasting_device_guard()
-    isolate(True)
-    if not hasattr(threaded.ThreadLocalWorld, "comms"):  # torch 2.11 and 2.12 ask for them when a group is destroyed
-        setattr(threaded.ThreadLocalWorld, "comms", [])  # noqa: B010
-    multithreaded = torch.autograd.is_multithreading_enabled()  # which is left switched off before torch 2.13
-    threaded._install_threaded_pg()
-
-    def run(function: Callable[[int, str], Any]) -> list[Any]:
-        store: Any = dist.HashStore()  # type: ignore[attr-defined]
-        found, errors = [None] * count, list[BaseException]()
-
-        def one(rank: int) -> None:
-            try:
-                dist.init_process_group("threaded", rank=rank, world_size=count, store=store)
-                found[rank] = function(rank, dist.group.WORLD.group_name)  # type: ignore[union-attr]
-            except BaseException as e:
-                threaded.ProcessLocalGroup.exception_handle(e)  # nobody waits for one that is gone
-                errors.append(e)
-            finally:
-                dist.destroy_process_group()
-
-        threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        threaded.ProcessLocalGroup.reset()
-        if errors:
-            raise errors[0]
-        return found
-
-    try:
-        yield run
-    finally:
-        threaded._uninstall_threaded_pg()
-        torch.autograd.set_multithreading_enabled(multithreaded)
-        isolate(False)
