@@ -158,6 +158,8 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
     entry = registry.Entry(op, schema, packet.default)
     op.registered = entry.overload
     registry.by_overload[entry.overload.name()] = entry
+    if alone:
+        node.adopt(entry)
 
     def reference(*args: Any, **kwargs: Any) -> Any:
         return entry.op.run_reference(*args, **kwargs)
@@ -206,8 +208,6 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
         implement(casting, key, with_keyset=True)
     private.register_fake(library, name, faked)
     bind.bind(op)  # last: from here on other threads call the overload
-    if alone:
-        node.adopt(entry)
     if public:
         setattr(namespace, op.name, packet)
         registry.entries[op.qualname] = entry

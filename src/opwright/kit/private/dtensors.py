@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.torch_version import TorchVersion
 
 from opwright.kit.private import lasting_device_guard
 
@@ -42,7 +43,7 @@ def parts() -> Any:
 
 def _priced(expand: Callable[..., Any]) -> Callable[..., Any]:
     """Leaves out the strategies that torch 2.10 cannot price: to or from pieces in strides, but where nothing moves."""
-    if torch.__version__ >= (2, 11):  # type: ignore[operator]  # its stub is a str
+    if TorchVersion(torch.__version__) >= "2.11":
         return expand
 
     def run(mesh: Any, schema: Any, rows: Any, **options: Any) -> Any:
