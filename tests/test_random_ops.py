@@ -34,7 +34,9 @@ def test_drawn_operator_is_its_function(name: str, drawn: RandomOp) -> None:
         WAYS[name](case.over(door, exact=True), case.over(drawn.plain), case.tensors)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", sorted(COMPILERS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if "dynamic" in n else []) for n in sorted(COMPILERS)]
+)
 @settings(QUICK, max_examples=6)
 @given(drawn=random_ops())
 def test_drawn_operator_compiles_to_its_function(name: str, drawn: RandomOp) -> None:

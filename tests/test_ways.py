@@ -21,6 +21,8 @@ DTYPES = (torch.float64, torch.float32, torch.complex128, torch.int64)
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 LOOPS = {"lltm", "lltm_cell"}
 """Operators whose references take long to compile."""
+SECOND = {"cube", "linear"}
+"""Operators whose second derivatives are tried in every way."""
 PLAIN = {"call", "gradients", "forward mode", "fake tensors"}
 VALUES = {"call", "no_grad and inference_mode", "fake tensors", "meta device", "func.vmap"}
 
@@ -43,13 +45,16 @@ def cases() -> Iterator[Any]:
 
 def is_slow(op: ow.Op[..., Any], door: str, name: str) -> bool:
     """Whether it is left to `test-all`. Before that a rung or a form is compiled through one door only, the rung of
-    an operator of many tensors spared what goes over pairs of them, and one that runs as its reference the rest."""
+    an operator of many tensors spared what goes over pairs of them, and one that runs as its reference the rest. Second
+    derivatives are asked of some."""
     if name in COMPILERS and op.home.name in LOOPS and (op.home is not op or door == "opaque"):
         return True
     if op.home.name in LONG:
         return op.home is not op or door != "python" or name not in PLAIN
     if op.home is op:
         return name in SLOW
+    if op.parent is not None and op.parent.parent is not None and op.home.name not in SECOND:
+        return True
     if door == "python" and not op.opaque and name not in VALUES:
         return True
     broad = op.parent is not None and len(op.signature.differentiable_inputs) > 6

@@ -115,8 +115,14 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("before", [False, True], ids=["first", "again"])
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    ("method", "before"),
+    [
+        pytest.param(m, b, id=f"{m}-{'again' if b else 'first'}", marks=[pytest.mark.slow] if b and m != "fork" else [])
+        for m in ("fork", "spawn", "forkserver")
+        for b in (False, True)
+    ],
+)
 def test_workers_of_a_loader_call_kernels(workshop: Workshop, method: str, before: bool) -> None:
     file = workshop.root / "work.py"
     file.write_text(WORKERS.format(folder=str(workshop.write()), method=method, before=before))

@@ -61,8 +61,11 @@ def test_nothing_is_found_in_the_library(op: ow.Op[..., Any]) -> None:
 
 @pytest.mark.parametrize(
     "op",
-    [op for op in OPERATORS if op.name in LONG - {"sddmm", "spmm_max", "conv_bn", "track_statistics"}],
-    ids=lambda op: op.name,
+    [
+        pytest.param(op, marks=[pytest.mark.slow] if op.name == "lltm" else [], id=op.name)
+        for op in OPERATORS
+        if op.name in LONG - {"sddmm", "spmm_max", "conv_bn", "track_statistics"}
+    ],
 )
 def test_nothing_is_found_in_the_results_of_the_recurrent(op: ow.Op[..., Any]) -> None:
     passes(op, ("forward",))

@@ -33,7 +33,7 @@ def test_every_rung_and_saving_form_of_the_library_is_clean_under_the_sanitizers
 
 
 @pytest.mark.parametrize(
-    "name", ["lltm_backward", *(pytest.param(each, marks=pytest.mark.slow) for each in ("lltm", "lltm_saving"))]
+    "name", [pytest.param(each, marks=pytest.mark.slow) for each in ("lltm_backward", "lltm", "lltm_saving")]
 )
 def test_a_layer_in_bfloat16_is_clean_under_the_sanitizers(name: str) -> None:
     assert sanitized(ow.lltm, rung=name, case=f"{name}:0.bfloat16.plain.forward").cases == 1
