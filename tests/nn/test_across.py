@@ -14,6 +14,7 @@ import torch.multiprocessing as mp
 from torch import nn
 
 import opwright as ow
+from tests.kit.distributed.ranks import leave
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 SIZES = {2: [3, 1], 3: [2, 0, 3]}
@@ -52,8 +53,8 @@ def work(rank: int, ranks: int, folder: str, compiled: bool) -> None:
         ]
         for a, b in pairs:
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
-    distributed.destroy_process_group()
     Path(folder, f"done{rank}").touch()
+    leave()
 
 
 def run(ranks: int, folder: Path, compiled: bool = False) -> None:
@@ -96,7 +97,7 @@ def grow(rank: int, folder: str) -> None:
         for _ in range(1500):
             torch.autograd.grad(layer(x).sum(), x)
     Path(folder, "grown").write_text(str((held[-1] - held[-2]) / 1500), encoding="utf-8")
-    distributed.destroy_process_group()
+    leave()
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ For each: where the results and gradients are, which collectives it took, and wh
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.debug import CommDebugMode
 
 import opwright as ow
-from tests.kit.distributed import train
+from tests.kit.distributed import ranks, train
 
 R, S = Replicate(), Shard
 Call = tuple[Callable[..., Any], list[Tensor], list[Any], dict[str, Any]]
@@ -224,5 +223,4 @@ if __name__ == "__main__":
     found["train"] = train.run(["fsdp", "tp"])
     if dist.get_rank() == 0:
         print(json.dumps(found))
-        sys.stdout.flush()
-    dist.destroy_process_group()
+    ranks.leave()

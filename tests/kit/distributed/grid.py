@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 import opwright as ow
+from tests.kit.distributed import ranks
 
 R, S = Replicate(), Shard
 Placements = Sequence[Any]
@@ -115,5 +115,4 @@ if __name__ == "__main__":
     }
     if dist.get_rank() == 0:
         print(json.dumps(told))
-        sys.stdout.flush()
-    dist.destroy_process_group()
+    ranks.leave()

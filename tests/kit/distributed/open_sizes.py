@@ -16,6 +16,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
 import opwright as ow
+from tests.kit.distributed import ranks
 from tests.kit.distributed.threads import with_kernel
 
 R, S = Replicate(), Shard
@@ -82,5 +83,5 @@ if __name__ == "__main__":
         "misfit": compiled(product, mesh, [[(n, 4), (n, 1)] for n in (6, 5)], [S(1), R], debug=True),
     }
     if dist.get_rank() == 0:
-        print(json.dumps(found), flush=True)
-    dist.destroy_process_group()
+        print(json.dumps(found))
+    ranks.leave()

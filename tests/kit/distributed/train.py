@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import opwright as ow
+from tests.kit.distributed import ranks
 
 WIDTH, HEADS, TOKENS, LENGTH, BATCH = 16, 4, 11, 6, 8
 STEPS = 3
@@ -199,5 +199,4 @@ if __name__ == "__main__":
     told = run(parser.parse_args().layouts)
     if dist.get_rank() == 0:
         print(json.dumps(told))
-        sys.stdout.flush()
-    dist.destroy_process_group()
+    ranks.leave()
