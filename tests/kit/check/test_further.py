@@ -333,3 +333,20 @@ def test_indices_reach_as_far_as_a_table_does() -> None:
 
     report = judged(short, candidates.plain_gather, candidates.INDEXED, only=["forward"])
     assert "+stretched" in report.verdict.case
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_strides_that_are_the_references_are_no_mistake_where_fakes_promise_others(right: bool) -> None:
+    """PyTorch's fake tensors take a tensor of stride 0 for one that has an order."""
+
+    @ow.op(name=f"beside_expanded_{right}")
+    def beside(x: Tensor, y: Tensor) -> Tensor:
+        return x * y
+
+    @beside.kernel("cpu")
+    def _(x: Tensor, y: Tensor) -> Tensor:
+        return x * y if right else (x * y).contiguous()
+
+    x, y = torch.randn(13)[:, None].expand(13, 2), torch.randn(2, 13).t()
+    beside.samples(lambda make: iter([(x, y), (y, y)]))
+    assert ow.check(beside, only=["fake"], rung=beside.name).passed == right
