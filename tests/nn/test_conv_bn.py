@@ -332,3 +332,56 @@ def test_a_batch_that_nobody_had_anything_of_leaves_statistics_alone() -> None:
         assert torch.equal(mean, torch.ones(3))
         assert torch.equal(var, torch.ones(3))
         assert batches == 5
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_one_value_far_off_takes_no_digits_of_the_variance(last: bool, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1, 3, 500, 500).to(dtype)
+    x[:, :, 0, 0] = 1e4  # which is the first, where a pass takes its pivot
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    found = ow.conv_bn(x, torch.eye(3).view(3, 3, 1, 1).to(dtype))
+    expected = x.double().var((0, 2, 3), correction=0)
+    torch.testing.assert_close(found.var.double(), expected, rtol=3e-6, atol=0)
+
+
+def test_an_empty_batch_has_gradients_of_zero() -> None:
+    gamma = torch.ones(2, requires_grad=True)
+    beta = torch.zeros(2, requires_grad=True)
+    out = ow.conv_bn(torch.zeros(0, 3, 4, 4), torch.randn(2, 3, 1, 1), gamma=gamma, beta=beta).output
+    out.sum().backward()
+    assert torch.equal(torch.stack([gamma.grad, beta.grad]), torch.zeros(2, 2))  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("keep", ["input", "output", "all"])
+def test_what_is_infinite_stays_where_it_is_under_frozen_statistics(keep: Any) -> None:
+    """An infinity behind a ReLU has a gradient of its own alone: means of a batch are not in it."""
+    torch.manual_seed(0)
+    ours = ow.nn.ConvBN2d(2, 2, 1, activation="relu", keep=keep).eval()
+    x = torch.randn(1, 2, 3, 3)
+    x[0, 0, 0, 0] = float("inf")
+    x.requires_grad_()
+    (found,) = torch.autograd.grad(ours(x).sum(), x)
+    (expected,) = torch.autograd.grad(Eager(ours).eval()(x).sum(), x)
+    torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("keep", ["input", "output", "all"])
+def test_a_frozen_bias_has_second_derivatives(keep: Any) -> None:
+    ours = layer(activation="silu", keep=keep, inputs=2, outputs=2).eval()
+    eager = Eager(ours).eval()
+    x = torch.randn(2, 2, 5, 5, dtype=torch.float64, requires_grad=True)
+
+    def twice(model: Any) -> tuple[Tensor, ...]:
+        bias = model.conv.bias
+        (once,) = torch.autograd.grad(model(x).square().sum(), bias, create_graph=True)
+        return torch.autograd.grad(once.square().sum(), (bias, x))
+
+    torch.testing.assert_close(twice(ours), twice(eager))
+
+
+def test_a_group_of_one_has_one_value_no_more_than_nobody() -> None:
+    x, weight = torch.randn(1, 2, 1, 1), torch.randn(3, 2, 1, 1)
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        ow.conv_bn(x, weight, group="0", ranks=1)

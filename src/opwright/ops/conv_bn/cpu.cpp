@@ -17,64 +17,107 @@ C about(C pivot, C sum, C n) {
     return std::isfinite(mean) ? mean : pivot + sum / n;
 }
 
-// Mean and squared deviations of each channel, joined from those of the units in their order.
-template <class C>
-void join(const Cut& cut, const std::vector<C>& parts, C* mean, C* deviations) {
-    const int64_t channels = cut.planes.channels, units = cut.units();
-    const int64_t each = cut.planes.last ? channels : 1, step = cut.planes.last ? 1 : channels;
-    for (int64_t c = 0; c < channels; ++c) {
-        const int64_t first = cut.planes.last ? 0 : c, column = cut.planes.last ? c : 0;
-        double n = 0, sum = 0, squares = 0;
-        const double head = units ? double(parts[size_t(first * 2 * each + column)]) : 0;
-        const double pivot = std::isfinite(head) ? head : 0;
-        for (int64_t u = first; u < units; u += step) {
-            const C* part = parts.data() + u * 2 * each + column;
-            n += double(cut.values(u)), sum += double(cut.values(u)) * (double(part[0]) - pivot);
-        }
-        const double centre = n > 0 ? about(pivot, sum, n) : 0;
-        for (int64_t u = first; u < units; u += step) {
-            const C* part = parts.data() + u * 2 * each + column;
-            const double d = double(part[0]) - centre;
-            squares += double(part[each]) + double(cut.values(u)) * d * d;
-        }
-        mean[c] = static_cast<C>(centre), deviations[c] = static_cast<C>(squares);
+// Mean and squared deviations of parts together, which `part` gives by their number: {values, mean, deviations}.
+struct Moments {
+    double values, mean, deviations;
+};
+template <class Part>
+Moments join(int64_t parts, const Part& part) {
+    double n = 0, sum = 0, squares = 0;
+    const double head = parts ? part(0).mean : 0, pivot = std::isfinite(head) ? head : 0;
+    for (int64_t p = 0; p < parts; ++p) {
+        const Moments m = part(p);
+        n += m.values;
+        if (m.values > 0) sum += m.values * (m.mean - pivot);
     }
+    const double centre = n > 0 ? about(pivot, sum, n) : 0;
+    for (int64_t p = 0; p < parts; ++p) {
+        const Moments m = part(p);
+        const double d = m.mean - centre;
+        if (m.values > 0) squares += m.deviations + m.values * d * d;
+    }
+    return {n, centre, squares};
 }
 
-// What deviations are taken from: the first values, where they are numbers.
-template <class C>
-void start(const C* x, std::vector<C>& pivot) {
-    for (size_t k = 0; k < pivot.size(); ++k) pivot[k] = std::isfinite(x[k]) ? x[k] : C(0);
-}
+// Of a stretch, for each of its channels: the mean, then the squared deviations from it, while the numbers are at hand.
+// Whatever else they were taken from, a number that is far from all others would cost the digits of these.
+template <class C, bool Last>
+class Stretches {
+  public:
+    explicit Stretches(int64_t channels) : each_(Last ? channels : 1), wide_(Last ? channels : lanes) {
+        sums_.resize(size_t(2 * wide_)), pivot_.resize(size_t(each_));
+    }
+    // The mean of channel k at out[k], its deviations behind those.
+    void take(const Stretch& s, const C* x, double* out) {
+        const C n = static_cast<C>(Last ? s.rows : s.size());
+        std::fill(sums_.begin(), sums_.begin() + wide_, C(0));
+        total_(&s, x, sums_.data());
+        for (int64_t k = 0; k < each_; ++k) {
+            const C mean = added(k, 0) / n, first = std::isfinite(x[k]) ? x[k] : C(0);
+            pivot_[size_t(k)] = std::isfinite(mean) ? mean : first;
+            out[k] = double(added(k, 0)) / double(n);
+        }
+        std::fill(sums_.begin(), sums_.end(), C(0));
+        sum_(&s, x, pivot_.data(), sums_.data(), sums_.data() + wide_);
+        for (int64_t k = 0; k < each_; ++k) {
+            const double first = double(added(k, 0)), second = double(added(k, wide_)),
+                         pivot = double(pivot_[size_t(k)]);
+            // Deviations have more digits than the numbers, unless the mean is near 0.
+            if (!(pivot * pivot * double(n) < second)) out[k] = about(pivot, first, double(n));
+            out[each_ + k] = std::max(second - first * first / double(n), 0.0);  // NaN stays
+        }
+    }
+
+  private:
+    C added(int64_t k, int64_t from) const {
+        C sum = sums_[size_t(from + k)];
+        for (int64_t l = 1; !Last && l < lanes; ++l) sum += sums_[size_t(from + l)];
+        return sum;
+    }
+
+    int64_t each_, wide_;
+    std::vector<C> sums_, pivot_;
+    void (*total_)(const Stretch*, const C*, C*) = best<Total<C, Last>, const Stretch*, const C*, C*>();
+    void (*sum_)(const Stretch*, const C*, const C*, C*,
+                 C*) = best<Sum<C, Last, true>, const Stretch*, const C*, const C*, C*, C*>();
+};
 
 template <class C, bool Last>
 void moments(const Planes& planes, const void* y, DType own, C* mean, C* deviations) {
     const Cut cut(planes);
     const Reader<C> reader(y, own);
-    const int64_t each = Last ? planes.channels : 1, wide = Last ? planes.channels : lanes;
-    std::vector<C> parts(size_t(cut.units() * 2 * each));
-    const auto sum = best<Sum<C, Last, true>, const Stretch*, const C*, const C*, C*, C*>();
-    parallel(0, cut.units(), 1, [&](int64_t begin, int64_t end) {
-        std::vector<C> scratch(size_t(cut.longest())), sums(size_t(2 * wide)), pivot(static_cast<size_t>(each));
+    const int64_t channels = planes.channels, each = Last ? channels : 1, units = cut.units();
+    std::vector<double> parts(size_t(units * 2 * each));
+    parallel(0, units, 1, [&](int64_t begin, int64_t end) {
+        std::vector<C> scratch(size_t(cut.longest()));
+        std::vector<double> found, values;
+        Stretches<C, Last> stretches(channels);
         for (int64_t unit = begin; unit < end; ++unit) {
-            std::fill(sums.begin(), sums.end(), C(0));
-            bool fresh = true;
+            found.clear(), values.clear();
             cut.each(unit, [&](const Stretch& s) {
-                const C* x = reader.load(s, scratch.data());
-                if (fresh) start(x, pivot), fresh = false;
-                sum(&s, x, pivot.data(), sums.data(), sums.data() + wide);
+                found.resize(found.size() + size_t(2 * each));
+                values.push_back(double(Last ? s.rows : s.size()));
+                stretches.take(s, reader.load(s, scratch.data()), found.data() + found.size() - 2 * each);
             });
-            C* part = parts.data() + unit * 2 * each;
-            const C n = static_cast<C>(cut.values(unit));
             for (int64_t k = 0; k < each; ++k) {
-                C first = sums[size_t(k)], second = sums[size_t(wide + k)];
-                for (int64_t l = 1; !Last && l < lanes; ++l) first += sums[size_t(l)], second += sums[size_t(wide + l)];
-                part[k] = about(pivot[size_t(k)], first, n);
-                part[each + k] = std::max(second - first * first / n, C(0));  // NaN stays
+                const Moments all = join(int64_t(values.size()), [&](int64_t i) {
+                    const double* const part = found.data() + i * 2 * each + k;
+                    return Moments{values[size_t(i)], part[0], part[each]};
+                });
+                double* const part = parts.data() + unit * 2 * each + k;
+                part[0] = all.mean, part[each] = all.deviations;
             }
         }
     });
-    join(cut, parts, mean, deviations);
+    for (int64_t c = 0; c < channels; ++c) {  // the units in their order
+        const int64_t first = Last ? 0 : c, step = Last ? 1 : channels, column = Last ? c : 0;
+        const Moments all = join(Last ? units : planes.images, [&](int64_t i) {
+            const int64_t unit = first + i * step;
+            const double* const part = parts.data() + unit * 2 * each + column;
+            return Moments{double(cut.values(unit)), part[0], part[each]};
+        });
+        mean[c] = static_cast<C>(all.mean), deviations[c] = static_cast<C>(all.deviations);
+    }
 }
 
 template <class C>
@@ -241,7 +284,8 @@ void reduce(const Gradient& q, DType own) {
         }
         const auto k = static_cast<size_t>(c);
         all[c] = static_cast<C>(first), all[channels + c] = static_cast<C>(second);
-        numbers.put(q.d_gamma, c, static_cast<C>(second) * numbers.root[k]);
+        // Of no values nothing comes, whatever their variance would be.
+        numbers.put(q.d_gamma, c, cut.units() ? static_cast<C>(second) * numbers.root[k] : C(0));
         numbers.put(q.d_beta, c, static_cast<C>(first));
         numbers.put(q.d_bias, c, q.fixed ? static_cast<C>(first) * numbers.scale[k] : C(0));
     }
@@ -262,7 +306,9 @@ void back(const Gradient& q, DType own) {
     if (q.inverse) numbers.invert();
     const Slopes<C, Last> slopes(q, numbers, own, cut.longest());
     const Reader<C> out(q.out, own), d_residual(q.d_residual, own);
-    const auto run = best<Back<C, Last>, const Stretch*, const C*, const C*, const C*, const C*, const C*, C*>();
+    const auto run = q.fixed
+                         ? best<Scale<C, Last>, const Stretch*, const C*, const C*, const C*, const C*, const C*, C*>()
+                         : best<Back<C, Last>, const Stretch*, const C*, const C*, const C*, const C*, const C*, C*>();
     parallel(0, cut.units(), 1, [&](int64_t begin, int64_t end) {
         std::vector<C> scratch(size_t((slopes.blocks + 1) * cut.longest()));
         for (int64_t unit = begin; unit < end; ++unit) {
@@ -306,17 +352,11 @@ class Device {
             C *m = data<C>(mean), *v = data<C>(var), n = 0;
             for (int64_t r = 0; r < ranks; ++r) n += parts[r * size + 2 * channels];
             for (int64_t c = 0; c < channels; ++c) {
-                double sum = 0, squares = 0;
-                const double pivot = std::isfinite(parts[c]) ? double(parts[c]) : 0;
-                for (int64_t r = 0; r < ranks; ++r) {
-                    sum += double(parts[r * size + 2 * channels]) * (double(parts[r * size + c]) - pivot);
-                }
-                const double centre = about(pivot, sum, double(n));
-                for (int64_t r = 0; r < ranks; ++r) {
-                    const double d = double(parts[r * size + c]) - centre;
-                    squares += double(parts[r * size + channels + c]) + double(parts[r * size + 2 * channels]) * d * d;
-                }
-                m[c] = static_cast<C>(centre), v[c] = static_cast<C>(squares);
+                const Moments joined = join(ranks, [&](int64_t r) {
+                    const C* const part = parts + r * size;
+                    return Moments{double(part[2 * channels]), double(part[c]), double(part[channels + c])};
+                });
+                m[c] = static_cast<C>(joined.mean), v[c] = static_cast<C>(joined.deviations);
             }
             *data<C>(values) = n;
             finish<C>(channels, n, m, v);

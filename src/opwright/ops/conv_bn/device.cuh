@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(joining)
     }
     sum_rows(sums);
     if (row != 0 || !inside) return;
-    const C n = sums[0], shift = sums[1] / n, centre = pivot + shift;
+    const C n = sums[0], shift = sums[1] / n, centre = about(pivot, sums[1], n);
     C deviations = sums[2] - sums[1] * shift;
     if (deviations < C(0)) deviations = C(0);  // NaN stays
     const bool empty = raw && n == C(0);       // a rank without images has no say
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(joining) join_sums(const Compute<T>* parts, in
     const C root = inverse_root(number<T>(c.var, channel, 0) + static_cast<C>(c.eps));
     static_cast<C*>(q.sums)[channel] = sum;
     static_cast<C*>(q.sums)[channels + channel] = product;
-    put<T>(q.d_gamma, channel, product * root);
+    put<T>(q.d_gamma, channel, q.planes.images ? product * root : C(0));  // of no values nothing comes
     put<T>(q.d_beta, channel, sum);
     put<T>(q.d_bias, channel, q.fixed ? sum * root * number<T>(c.gamma, channel, 1) : C(0));
 }

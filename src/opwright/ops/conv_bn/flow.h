@@ -101,7 +101,7 @@ Results forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bia
     const Result c = result(convolve(x, weight, s));
     const Planes& planes = c.planes;
     const int64_t values = planes.images * planes.places;
-    check(fixed || !group.empty() || values != 1, "conv_bn: there is one value a channel");
+    check(fixed || ranks > 1 || values != 1, "conv_bn: there is one value a channel");
     const OptionalTensor bias = fixed ? contiguous(bias_any) : OptionalTensor(), gamma = contiguous(gamma_any),
                          beta = contiguous(beta_any);
     const Tensor residual = alike(residual_any, planes);

@@ -113,6 +113,20 @@ struct Uninvert {
     }
 };
 
+// Adds a stretch to sums of each channel, or of each lane.
+template <class C, bool Last>
+struct Total {
+    static OPWRIGHT_INLINE void run(const Stretch* s, const C* x, C* sums) {
+        const int64_t n = Last ? s->width : lanes, all = s->size();
+        int64_t i = 0;
+        for (; i + n <= all; i += n) {
+            OPWRIGHT_INDEPENDENT
+            for (int64_t l = 0; l < n; ++l) sums[l] += x[i + l];
+        }
+        for (int64_t l = 0; i + l < all; ++l) sums[l] += x[i + l];
+    }
+};
+
 // Adds a stretch to sums: Σ (x - pivot) and its square, or Σ d and Σ d · x; of each channel, or of each lane.
 template <class C, bool Last, bool Squares>
 struct Sum {
@@ -153,6 +167,20 @@ struct Back {
                 out[at + i] =
                     (Last ? scale[i] : a) * d[at + i] + (Last ? p[i] : b) * centred[at + i] + (Last ? shift[i] : c);
             }
+        }
+    }
+};
+
+// dy = scale · d, where the statistics are fixed: what is not a number in y stays out of it.
+template <class C, bool Last>
+struct Scale {
+    static OPWRIGHT_INLINE void run(const Stretch* s, const C* d, const C*, const C* scale, const C*, const C*,
+                                    C* out) {
+        for (int64_t row = 0; row < s->rows; ++row) {
+            const C a = scale[0];
+            const int64_t n = s->width, at = row * n;
+            OPWRIGHT_INDEPENDENT
+            for (int64_t i = 0; i < n; ++i) out[at + i] = (Last ? scale[i] : a) * d[at + i];
         }
     }
 };

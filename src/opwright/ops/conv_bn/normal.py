@@ -27,7 +27,7 @@ def refuse(
     padding: Sequence[int],
     dilation: Sequence[int],
     groups: int,
-    synchronised: bool,
+    ranks: int,
 ) -> None:
     """Raise for what no convolution with a batch norm behind it can be made of."""
     ow.require(x.is_floating_point(), "x must be a floating-point tensor, got {x.dtype}", NotImplementedError)
@@ -63,7 +63,7 @@ def refuse(
         residual is None or tuple(residual.shape) == shape,
         "residual must have the shape of the output, {shape}, got {residual.shape}",
     )
-    if channels["running_mean"] is None and not synchronised:
+    if channels["running_mean"] is None and ranks < 2:
         values = x.shape[0] * sizes[0] * sizes[1]
         ow.require(values != 1, "Expected more than 1 value per channel when training, got input size {shape}")
 

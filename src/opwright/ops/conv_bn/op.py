@@ -99,7 +99,7 @@ def conv_bn(
     tensor([0.0000, 0.0000, 0.0000, 0.0000, 0.2182, 0.6547, 1.0911, 1.5275])
     """
     channels = {"bias": bias, "gamma": gamma, "beta": beta, "running_mean": running_mean, "running_var": running_var}
-    refuse(x, weight, channels, residual, stride, padding, dilation, groups, bool(group))
+    refuse(x, weight, channels, residual, stride, padding, dilation, groups, ranks if group else 1)
     ow.require(activation in ACTIVATIONS, "activation must be one of " + ", ".join(ACTIVATIONS) + ", got {activation}")
     ow.require(ranks < 2**63, "ranks must be a number of processes, got {ranks}")
     ow.require(-1 <= settings < END, "settings must be those of opwright.ops.conv_bn.settings, or -1, got {settings}")
@@ -206,9 +206,9 @@ def _(
         d_y = d_y if d_mean is None else d_y + spread(d_mean / n)
         d_y = d_y if d_var is None else d_y + centred * spread(2 * d_var / n)
         d_bias = torch.zeros_like(sums)  # the mean takes it away again
-    d_y = d_y if grad_convolution is None else d_y + grad_convolution
     if frozen and wanted[2]:
         d_bias = d_y.sum(AXES)
+    d_y = d_y if grad_convolution is None else d_y + grad_convolution  # which is without the bias
     mask = [wanted[0], wanted[1], False]
     d_x = d_weight = None
     if wanted[0] or wanted[1]:

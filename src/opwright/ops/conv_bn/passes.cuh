@@ -167,6 +167,14 @@ __device__ __forceinline__ C smooth_derivative(const Channels& c, C z) {
 
 // --- statistics ------------------------------------------------------------------------------------------------------
 
+// The mean of n values whose deviations from `pivot` add up to `sum`: rounded as a sum of the values would be. What
+// overflows there is rounded as the pivot is.
+template <class C>
+__device__ __forceinline__ C about(C pivot, C sum, C n) {
+    const C mean = fma(n, pivot, sum) / n;
+    return isfinite(mean) ? mean : pivot + sum / n;
+}
+
 // Count, mean and squared deviations of two parts together.
 template <class C>
 __device__ __forceinline__ void join(C& n, C& mean, C& m2, C other_n, C other_mean, C other_m2) {
@@ -221,7 +229,7 @@ __global__ void __launch_bounds__(threads) statistics_part(Walk walk, const T* y
 #pragma unroll
     for (int k = 0; k < S::own; ++k) {
         const C shift = seen ? sum[k] / n : C(0);
-        means[k][me] = pivot[k] + shift;
+        means[k][me] = seen ? about(pivot[k], sum[k], n) : pivot[k];
         const C own = squares[k] - sum[k] * shift;
         deviations[k][me] = seen && !(own < C(0)) ? own : C(0);  // NaN stays
     }
