@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opwright.kit import private
 from opwright.kit.op import Op
 from opwright.kit.spec.probe import BadReference
 from opwright.kit.spec.samples import Sample
@@ -39,7 +40,7 @@ def screen(op: Op[..., Any], sample: Sample) -> None:
         return
     there = rebuilt(sample, _on_cpu)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), private.without_modes():  # one that records the reference is not to record this
             op.calls.direct(*there.args, **there.kwargs)
     except BadReference:
         raise

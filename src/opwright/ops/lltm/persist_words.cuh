@@ -124,7 +124,7 @@ __device__ __forceinline__ void wait(int barrier) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(threads) : "memory");
 }
 __device__ __forceinline__ void arrive(int barrier) {
-#ifdef LLTM_RACECHECK  // which does not follow who arrives and does not wait; both kinds meet in the same order
+#ifdef OPWRIGHT_RACECHECK  // which does not follow who arrives and does not wait; both kinds meet in the same order
     wait(barrier);
 #else
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(threads) : "memory");

@@ -6,18 +6,22 @@ out of the way, so that an access beyond a tensor is one beyond an allocation.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from opwright.kit.build import cuda
 from opwright.kit.build.trouble import Unavailable
 from opwright.kit.check.cases import Case, Subject
+from opwright.kit.check.constants import written_in
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding
+from opwright.kit.op import Op
 from opwright.kit.workers.travel import ticket
 from opwright.kit.workers.worker import Died, Worker, spawning
 
@@ -29,6 +33,10 @@ PATIENCE = 250
 """Seconds for one tool."""
 FOREIGN = re.compile(r"\bat::|\bcub::|\bcutlass|\bcublas|\bthrust::|gemm|gemv|splitK|nvjet|xmma|\bcudnn|c10::")
 """Kernels of PyTorch and CUDA's libraries: what they do is not ours to judge."""
+
+ADAPTED = "OPWRIGHT_RACECHECK"
+"""Defined where racecheck watches, for kernels that name it: a barrier at which some arrive and do not wait is one that
+racecheck does not follow, and there all may wait."""
 
 _running: dict[str, Worker] = {}
 
@@ -86,10 +94,19 @@ def _start(subject: Subject, tool: str) -> Worker:
     if tool == "racecheck":
         command += ["--racecheck-report", "analysis"]
     torch.cuda.empty_cache()  # the tool and its program want memory too
-    worker = Worker(spawning(WATCHED, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, command))
+    settings = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    if tool == "racecheck" and _adapts(subject.op):
+        settings["OPWRIGHT_NVCCFLAGS"] = f"{os.environ.get('OPWRIGHT_NVCCFLAGS', '')} -D{ADAPTED}".strip()
+    worker = Worker(spawning(WATCHED, settings, command))
     worker.ask(define=ticket(subject.op))
     worker.ask(home=subject.op.qualname, seed=subject.seed, device=subject.device)
     return worker
+
+
+def _adapts(op: Op[..., Any]) -> bool:
+    """Whether a kernel of an operator has lines of its own for racecheck."""
+    libraries = [k.library for rung in op.ladder for k in rung.kernels if k.device == "cuda" and k.library is not None]
+    return any(ADAPTED.encode() in file.read_bytes() for library in libraries for file in written_in(library))
 
 
 def _heard(worker: Worker, tool: str) -> tuple[bool, str]:
