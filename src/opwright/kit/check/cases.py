@@ -187,9 +187,7 @@ class Subject:
             if parameter.like:
                 return value
             if isinstance(value, Tensor):
-                # Indices that no gradient reaches may belong together: wherever they lie, they keep their values.
-                fixed = whole(value.dtype) and not self.op.home.signature.names.get(name, parameter).differentiable
-                laid = lay(value, case.layout, rng, written=parameter.mutated or fixed)
+                laid = lay(value, case.layout, rng, written=parameter.mutated or self._belongs(name, value))
                 changed = changed or laid is not value
                 return laid
             return [place(name, v) for v in value] if isinstance(value, (list, tuple)) and tensors(value) else value
@@ -200,6 +198,17 @@ class Subject:
         if not changed and case.layout != MIXED:
             raise NotApplicable("no tensor of it can have this layout")
         return laid
+
+    def _belongs(self, name: str, value: Tensor) -> bool:
+        """Whether a tensor holds indices that its author declared without a gradient. Such may belong together, as the
+        two forms of a graph do: wherever they lie, they keep their values."""
+        parameter = self.op.signature.names[name]
+        return whole(value.dtype) and not self.op.home.signature.names.get(name, parameter).differentiable
+
+    def belonging(self, sample: Sample) -> list[Tensor]:
+        """The tensors of a call that hold indices which may belong together."""
+        given = self.op.signature.bind(sample.args, sample.kwargs)
+        return [t for name, value in given.items() for t in tensors(value) if self._belongs(name, t)]
 
     # --- what is tried -----------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import base64
 import contextlib
 import ctypes
 import io
+import os
 import pickle
 import resource
 import threading
@@ -60,8 +61,11 @@ class Seat:
         if self._device == "cpu":
             _limit(request["memory"])
         else:
-            total = torch.cuda.get_device_properties(self._device).total_memory
-            torch.cuda.set_per_process_memory_fraction(min(1.0, request["memory"] / total), self._device)
+            if request["waits"]:
+                os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
+            index = torch.device(self._device).index or 0  # torch 2.11 takes no device without one here
+            total = torch.cuda.get_device_properties(index).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, request["memory"] / total), index)
         self._function = arrive(request["load"])
         if not callable(self._function):
             raise Missing(f"the candidate must be a function, got {repr(self._function)[:200]}")

@@ -195,7 +195,8 @@ class Court:
             return outside
         if all(right):
             text = f"after other calls, {wrong.finding.message}; as the first call of a process it is right"
-            return Wrong("cheats", _reworded(wrong.finding, text), plain, "state")
+            cls: Class = "race" if self.stand.device == "cuda" and self._hurries(oracle, plain) else "cheats"
+            return Wrong(cls, _reworded(wrong.finding, text), plain, "state" if cls == "cheats" else "")
         same = all(differs(alone[0][1], other) is None for _, other in alone[1:])
         if any(right) or not same:
             text = f"it gives another result in each process: {wrong.finding.message}"
@@ -220,6 +221,24 @@ class Court:
         """Whether one thread alone gives the right result each time."""
         with bounds.one_thread():
             return "race" if all(self._alone(oracle, sample, zeros)[0] for _ in range(AGAIN)) else "nondeterministic"
+
+    def _hurries(self, oracle: Oracle, sample: Sample) -> bool:
+        """Whether the same call again goes wrong on a GPU, unless each kernel is waited for."""
+
+        def right(waits: bool) -> bool:
+            self.stand.renew()
+            self.stand.waits = waits
+            try:
+                for _ in range(AGAIN):
+                    oracle.judge(attempt(self.task.op, copied(sample)))
+            except (Charge, Exception):
+                return False
+            finally:
+                self.stand.renew()
+                self.stand.waits = False
+            return True
+
+        return not right(waits=False) and right(waits=True)
 
     def _outside(self, case: Case, sample: Sample) -> Wrong | None:
         if trials.skip(self.task, "memory", None) is not None:

@@ -95,6 +95,8 @@ class Stand:
         """Whether the last call ended with an error."""
         self.last: Sample | None = None
         """The arguments of the last call."""
+        self.waits = False
+        """Whether a new process waits for each kernel that it starts on a GPU."""
 
     def close(self) -> None:
         """End the process."""
@@ -113,7 +115,7 @@ class Stand:
             return
         answer = self._ask(
             max(LOADING, self.timeout), load=self._way, arena=self._arena.path, out=self._out.path, device=self._on,
-            memory=self.memory,
+            memory=self.memory, waits=self.waits,
         )  # fmt: skip
         if "missing" in answer:
             self.renew()

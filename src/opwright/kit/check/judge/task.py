@@ -76,6 +76,9 @@ class Task(Subject):
             raise NotApplicable("no sample has this dtype")
         return super()._drawn(source, case)
 
+    def belonging(self, sample: Sample) -> list[Tensor]:
+        return []  # nobody has declared any integers to be indices
+
     def options(self, s: int) -> list[str]:
         given = self.plain(s)
         if given is None:

@@ -140,7 +140,8 @@ def _rewritten(subject: Subject, sample: Sample, change: Callable[[Tensor], Tens
 
     own = copied(sample)
     attempt(subject.op, own)
-    changed = copied(rebuilt(own, rewrite))
+    together = [] if change is not _reversed else subject.belonging(own)
+    changed = copied(rebuilt(own, lambda t: t if any(t is other for other in together) else rewrite(t)))
     if all(torch.equal(a, b) for a, b in zip(_tensors(changed), _tensors(sample), strict=True)):
         raise NotApplicable("there is nothing of it to rewrite so")
     oracle = accepted(lambda: Oracle(reference_of(subject.op), changed, subject.seed))
