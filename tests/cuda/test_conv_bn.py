@@ -185,22 +185,22 @@ def test_what_it_keeps_is_its_input() -> None:
 
 @contextmanager
 def tf32(on: bool) -> Iterator[None]:
-    """Not by `cudnn.flags`, which sets the precision of everything to none behind it."""
-    convolutions: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
-    before, convolutions.fp32_precision = convolutions.fp32_precision, "tf32" if on else "ieee"
+    """Of convolutions, where every test here begins without it."""
+    torch.backends.cudnn.allow_tf32 = on
     try:
         yield
     finally:
-        convolutions.fp32_precision = before
+        torch.backends.cudnn.allow_tf32 = False
 
 
 @pytest.mark.parametrize("keep", ["input", "output"])
 @pytest.mark.parametrize("first", [False, True])
 def test_the_convolution_is_computed_again_as_it_was(keep: Any, first: bool) -> None:
     torch.manual_seed(0)
-    layer = ow.nn.ConvBN2d(64, 32, 3, padding=1, activation="relu", keep=keep).cuda()
-    x = torch.randn(4, 64, 14, 14, device="cuda")
-    grad = torch.randn(4, 32, 14, 14, device="cuda")
+    # So large that cuDNN has an algorithm for TF32, which it does not take for fewer channels or pixels.
+    layer = ow.nn.ConvBN2d(256, 256, 3, padding=1, activation="relu", keep=keep).cuda()
+    x = torch.randn(16, 256, 28, 28, device="cuda").contiguous(memory_format=torch.channels_last)
+    grad = torch.randn(16, 256, 28, 28, device="cuda").contiguous(memory_format=torch.channels_last)
 
     def of_gamma(forward: bool, backward: bool) -> Tensor:
         """The gradient of γ, which reads the convolution that is computed again and no other."""

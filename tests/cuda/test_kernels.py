@@ -95,8 +95,13 @@ def _moved(t: Tensor) -> Tensor:
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(
     "op",
-    # Long sums of LLTM's gradients are judged in test_lltm.py, by their own measure.
-    [o for o in OPERATORS if not o.name.endswith("_") and o.saving_form is None],
+    # Long sums of LLTM's gradients are judged in test_lltm.py, by their own measure; conv_bn, whose statistics are of
+    # another dtype, in test_conv_bn.py; what returns nothing by the check.
+    [
+        o
+        for o in OPERATORS
+        if not o.name.endswith("_") and o.saving_form is None and o.name != "conv_bn" and o.signature.outputs
+    ],
     ids=lambda op: op.name,
 )
 def test_samples_agree_with_the_reference(op: ow.Op[..., Any], dtype: torch.dtype) -> None:
