@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
+from opwright.ops.spmm_max.op import spmm_max
 from tests.graphs.test_graph import dense, made
 
 REDUCTIONS: tuple[Any, ...] = ("sum", "mean", "max", "min")
@@ -92,6 +93,19 @@ def test_no_neighbours_are_zero_and_several_maxima_share() -> None:
     (grad,) = torch.autograd.grad(ow.spmm(x, graph, reduce="max").sum(), x)
     assert grad.tolist() == [[0.5, 0.5], [0.5, 0.0], [0.0, 0.5]]
     assert torch.isnan(ow.spmm(torch.full_like(x, float("nan")), graph, reduce="max")[0]).all()
+
+
+@pytest.mark.parametrize("reduce", ["max", "min"])
+def test_a_maximum_of_0_has_its_whole_gradient(reduce: Any) -> None:
+    """Nothing is shared with the 0 of rows that have no edges; nor in the derivative of the reference."""
+    graph = ow.Graph(torch.tensor([[0, 1], [0, 0]]), 2)
+    x = torch.tensor([[0.0, 0.0], [-1.0, 0.0] if reduce == "max" else [1.0, 0.0]], requires_grad=True)
+    expected = torch.tensor([[1.0, 0.5], [0.0, 0.5]])
+    for way in (spmm_max, spmm_max.reference):
+        out = way(x, graph.rowptr, graph.col, reduce=reduce)
+        assert torch.equal(torch.autograd.grad(out.sum(), x)[0], expected)
+
+
 
 
 def test_leading_dimensions_are_features() -> None:

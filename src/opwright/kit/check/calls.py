@@ -138,9 +138,15 @@ def _longest(sample: Sample) -> int:
 
 def enough(op: Op[..., Any], sample: Sample, case: Case) -> None:
     """A case of sizes that the author did not choose must not take the reference long."""
-    vast = case.variant == "vast"
-    large = most_elements(sample) > 1 << 12 or _longest(sample) > 1 << 8  # long is enough for a loop over it
-    if (vast or "=" in case.variant) and large and not affordable(op, sample, 1 << 26 if vast else 1 << 22):
+    vast, elements = case.variant == "vast", most_elements(sample)
+    large = elements > 1 << 12 or _longest(sample) > 1 << 8  # long is enough for a loop over it
+    if vast or "=" in case.variant:
+        most = 1 << 26 if vast else 1 << 22
+    elif case.variant and (elements > 1 << 18 or "=" in case.values):
+        most = 1 << 24  # an option may say how many times as large the results are
+    else:
+        return
+    if large and not affordable(op, sample, most):
         raise NotApplicable("the reference would take long")
 
 

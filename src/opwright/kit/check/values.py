@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from opwright.kit.check.constants import Constants
+from opwright.kit.check.drawn import MOST_ELEMENTS
 from opwright.kit.check.report import NotApplicable
 from opwright.kit.check.steps import is_step, take
 from opwright.kit.op import Op
@@ -301,6 +302,8 @@ def refit(sample: Sample, op: Op[..., Any], sizes: dict[int, int], made: Sequenc
         if not offsets and not any(value is t for t in made):
             for d, old in enumerate(value.shape):
                 if old in sizes:
+                    if value.numel() // max(old, 1) * sizes[old] > MOST_ELEMENTS:
+                        raise NotApplicable("a size that stands twice in one shape would make it too large")
                     value = value.index_select(d, torch.arange(sizes[old], device=value.device) % old)
         return value
 

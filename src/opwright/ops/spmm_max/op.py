@@ -85,9 +85,13 @@ def _messages(
 
 
 def _extremes(edges: Edges, message: Tensor, reduce: str) -> Tensor:
-    zeros = torch.zeros(edges.rows, message.shape[1], dtype=message.dtype, device=message.device)
+    # The gradient of scatter_reduce gives a part to what it begins with where that is the extreme, taken in or not. NaN
+    # never is.
+    begin = torch.full((edges.rows, message.shape[1]), torch.nan, dtype=message.dtype, device=message.device)
     row = edges.row[:, None].expand(message.shape)
-    return zeros.scatter_reduce(0, row, message, "amax" if reduce == "max" else "amin", include_self=False)
+    found = begin.scatter_reduce(0, row, message, "amax" if reduce == "max" else "amin", include_self=False)
+    has_edges = torch.zeros(edges.rows, dtype=torch.bool, device=message.device).index_fill(0, edges.row, True)
+    return torch.where(has_edges[:, None], found, 0)
 
 
 @spmm_max.gradient(needs={"x": ["x", "weight", *PATTERN], "weight": ["x", "weight", *PATTERN]})

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from opwright.kit.check.calls import accepted, attempt, reference_of
+from opwright.kit.check.calls import accepted, attempt, enough, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
@@ -41,6 +41,7 @@ def cases(subject: Subject) -> Iterator[Case]:
 
 def check(subject: Subject, case: Case) -> None:
     plain = subject.draw(replace(case, extra=""))
+    enough(subject.op, plain, case)
     rng = subject.rng(case.id)
     changed = False
 
