@@ -193,14 +193,33 @@ def tf32(on: bool) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = False
 
 
+def rounded_by_tf32() -> tuple[Tensor, Tensor]:
+    """An input and a weight for which cuDNN takes TF32 where it may: not all have an algorithm for it."""
+    for batch, channels, size, layout in (
+        (64, 64, 56, torch.contiguous_format),
+        (16, 256, 28, torch.channels_last),
+        (32, 128, 28, torch.contiguous_format),
+        (16, 64, 32, torch.channels_last),
+    ):
+        x = torch.randn(batch, channels, size, size, device="cuda").contiguous(memory_format=layout)
+        weight = torch.randn(channels, channels, 3, 3, device="cuda").contiguous(memory_format=layout)
+        with tf32(True):
+            coarse = F.conv2d(x, weight, padding=1)
+        with tf32(False):
+            if not torch.equal(coarse, F.conv2d(x, weight, padding=1)):
+                return x, weight
+    raise AssertionError("cuDNN takes TF32 for none of these, so that this test says nothing")
+
+
 @pytest.mark.parametrize("keep", ["input", "output"])
 @pytest.mark.parametrize("first", [False, True])
 def test_the_convolution_is_computed_again_as_it_was(keep: Any, first: bool) -> None:
     torch.manual_seed(0)
-    # So large that cuDNN has an algorithm for TF32, which it does not take for fewer channels or pixels.
-    layer = ow.nn.ConvBN2d(256, 256, 3, padding=1, activation="relu", keep=keep).cuda()
-    x = torch.randn(16, 256, 28, 28, device="cuda").contiguous(memory_format=torch.channels_last)
-    grad = torch.randn(16, 256, 28, 28, device="cuda").contiguous(memory_format=torch.channels_last)
+    x, weight = rounded_by_tf32()
+    layer = ow.nn.ConvBN2d(weight.shape[1], weight.shape[0], 3, padding=1, activation="relu", keep=keep).cuda()
+    with torch.no_grad():
+        layer.conv.weight = torch.nn.Parameter(weight)
+    grad = torch.randn_like(x)
 
     def of_gamma(forward: bool, backward: bool) -> Tensor:
         """The gradient of γ, which reads the convolution that is computed again and no other."""

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from opwright.kit.check.calls import accepted, attempt, enough, reference_of
+from opwright.kit.check.afford import enough
+from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.guard import BadWrite, Guard
 from opwright.kit.check.properties.determinism import differs as first_difference

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from opwright.kit.check import sizes, steps, values, variants
+from opwright.kit.check.afford import enough
 from opwright.kit.check.case import Case, whole
 from opwright.kit.check.constants import Constants, constants_of
 from opwright.kit.check.drawn import MOST_ELEMENTS, Draw, climb, declared, source_of
@@ -83,6 +84,7 @@ class Subject:
         drawn = self._drawn(source, case)
         for below, above in climb(source, self.op):
             made = Draw(case.dtype, self.device, self._number(case) + 1)
+            enough(below, drawn, case)  # which is called for what it keeps
             try:
                 screen(below, drawn)
                 sample = rung_sample(below, above, made.fresh, drawn)

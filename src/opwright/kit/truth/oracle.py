@@ -19,7 +19,7 @@ from opwright.kit.spec.require import spell
 from opwright.kit.spec.samples import Sample
 from opwright.kit.spec.values import tensors
 from opwright.kit.truth import noise
-from opwright.kit.truth.tolerance import LOSS, accumulates, eps, smallest, units, widen, within
+from opwright.kit.truth.tolerance import LOSS, accumulates, eps, least, units, widen, within
 
 FAR_APART = 1 << 18
 """Elements between rows up to which a copy keeps the strides: PyTorch itself may round differently without them."""
@@ -94,6 +94,23 @@ class Oracle:
                     extent.left = True
             self._fits = not extent.left
         return self._fits
+
+    @property
+    def chaotic(self) -> bool:
+        """Whether rounding errors alone decide a result: over a tenth of its elements lie elsewhere in some run, by
+        half of what they are. What runs have not shown says nothing there, as after many steps that each tell numbers
+        apart."""
+        for i, wide in enumerate(self.wide):
+            if wide is None or not wide.numel() or not (wide.is_floating_point() or wide.is_complex()):
+                continue
+            exact = _double(wide.detach())
+            size, spread = exact.abs().nan_to_num(0, 0, 0), torch.zeros_like(exact, dtype=torch.float64)
+            for moved in self.moved():
+                spread = torch.maximum(spread, (self._of(moved, i, exact) - exact).abs().nan_to_num(0, 0, 0))
+            scattered = (spread > size / 2).sum() * 10 > spread.numel()
+            if bool(scattered) and float(spread.max()) > 0.1 * float(size.max()):
+                return True
+        return False
 
     def moved(self) -> Iterator[Results]:
         """In float64 with rounding errors of the dtype at hand, several times; each computed when it is asked for."""
@@ -180,7 +197,7 @@ class Oracle:
         # What is summed or normalised passes through steps of which a kernel may have others: subnormal numbers that
         # are lost in them are lost. float16 has too many for that.
         whole = self.pointwise or dtype == torch.float16
-        tiny = 4 * smallest(dtype) if whole else float(torch.finfo(dtype).smallest_normal)
+        tiny = least(dtype) if whole else float(torch.finfo(dtype).smallest_normal)
         if self._gradient:
             # Where a function has become flat its slope is next to nothing, and differently so by every formula.
             tiny += eps(accumulates(dtype)) ** 2 * float(exact.abs().nan_to_num(0, 0, 0).max())
@@ -275,7 +292,7 @@ def _alike(got: Results, also: Callable[[], Results]) -> bool:
                 return False
             continue
         value, target = _double(g.detach()), _double(o.detach())
-        allowed = units(g.dtype) * target.abs() + 4 * smallest(g.dtype)
+        allowed = units(g.dtype) * target.abs() + least(g.dtype)
         if not bool(within(value, target, allowed, g.dtype).all()):
             return False
     return True

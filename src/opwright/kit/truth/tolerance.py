@@ -36,6 +36,13 @@ def smallest(dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)
 
 
+def least(dtype: torch.dtype) -> float:
+    """What a result may be off by, however small it is: some of the smallest numbers. float64 has no wider oracle, so
+    that a formula which divides by what overflows gives 0 there for all below the largest number's reciprocal."""
+    info = torch.finfo(dtype)
+    return 4 * smallest(dtype) if info.bits < 64 else 1 / info.max
+
+
 def units(dtype: torch.dtype) -> float:
     """What anybody may be off by, as a share of the value."""
     return ULPS.get(dtype, 4.0) * eps(dtype)

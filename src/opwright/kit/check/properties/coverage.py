@@ -9,7 +9,8 @@ import torch
 
 from opwright.kit.build.trouble import BuildError, Refused, Unavailable
 from opwright.kit.check import bounds, guard, instrument
-from opwright.kit.check.calls import accepted, attempt, enough, most_elements, reference_of
+from opwright.kit.check.afford import enough, most_elements
+from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.properties import forward, memory
 from opwright.kit.check.property import Property

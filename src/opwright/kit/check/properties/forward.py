@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from opwright.kit.check.calls import accepted, attempt, enough, in_range, most_elements, reference_of
+from opwright.kit.check.afford import enough, most_elements
+from opwright.kit.check.calls import accepted, attempt, in_range, judge, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding
@@ -41,7 +42,7 @@ def check(subject: Subject, case: Case) -> None:
         _as_a_whole(subject.op, before, got)
         return
     try:
-        oracle.judge(got)
+        judge(oracle, got, case)
     except Finding:
         if kernel_runs(subject.op, before):
             if runs == RUNS:

@@ -9,7 +9,8 @@ from functools import partial
 import torch
 
 from opwright.kit.check import derivatives, variants
-from opwright.kit.check.calls import accepted, enough, first_line, in_range, reference_of
+from opwright.kit.check.afford import enough
+from opwright.kit.check.calls import accepted, first_line, in_range, judge, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.layouts import LAYOUTS, MIXED, PLAIN
 from opwright.kit.check.property import Property
@@ -101,7 +102,7 @@ def check(subject: Subject, case: Case) -> None:
         if case.unforeseen:
             raise NotApplicable(f"the operator refuses it: {first_line(e)}") from None
         raise Finding(f"it raised {type(e).__name__} where the reference has gradients: {first_line(e)}") from None
-    oracle.judge(got, f"gradient{NAMED.get(case.extra, '')}" if order == 1 else "second derivative")
+    judge(oracle, got, case, f"gradient{NAMED.get(case.extra, '')}" if order == 1 else "second derivative")
     if formula is not None and op.recorded_by_reference:
         # Autograd sees through the reference; graphs take the declared formula.
         oracle.judge(_by(formula, packed), "declared gradient" if order == 1 else "declared gradient's derivative")

@@ -9,7 +9,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from opwright.kit.check.calls import accepted, attempt, enough, reference_of
+from opwright.kit.check.afford import enough
+from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
