@@ -22,12 +22,13 @@ static std::tuple<Tensor, Tensor, Tensor> spmm_backward_of(
     const std::optional<Tensor>& weight, const std::optional<Tensor>& bias, const Index& edge, const Index& t_rowptr,
     const Index& t_col, const Index& t_edge, const Index& split, const Index& t_split, const Index&,
     const Index& t_bins, int64_t piece, const std::string& reduce, bool relu, const Wanted& wanted) {
+    refuse_rows("spmm_backward", "grad", given_grad, rowptr);
+    if (given(result)) refuse_rows("spmm_backward", "result", *result, rowptr);
     const Tensor grad = relu && given(result) ? let_through(given_grad, *result) : given_grad;
     const bool sums = wants(wanted, 0), dots = given(weight) && wants(wanted, 1);
     Tensor grad_x, grad_weight, grad_bias;
     if (given(bias) && wants(wanted, 2)) grad_bias = bias_gradient(grad, *bias);
     if (!sums && !dots) return {grad_x, grad_weight, grad_bias};
-    refuse_rows("spmm_backward", "grad", grad, rowptr);
     Walk w;
     w.weight = weight, w.sums = sums, w.piece = piece;
     if (reduce == "mean") {

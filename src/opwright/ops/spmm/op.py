@@ -114,6 +114,7 @@ def _(
 ) -> Any:
     _refuse_gradient(grad, (rowptr.shape[0] - 1, x.shape[1]))
     if relu and result is not None:
+        ow.require(result.shape == grad.shape, "result must have shape {grad.shape}, as grad has, got {result.shape}")
         grad = torch.ops.aten.threshold_backward(grad, result, 0)
     wide = sums_in(x.dtype)
     grad_bias = grad.to(wide).sum(0).to(bias.dtype) if wanted[2] else None
@@ -218,7 +219,7 @@ GRADIENT_DOMAIN = ow.Domain(
     dtypes=ow.FLOATING,
     wide=("weight",),
     types=INDEX,
-    sizes=f"grad[_, f] result[_, f] x[n, f] weight[e] {SIZES}",
+    sizes=f"grad[r, f] result[r, f] x[n, f] weight[e] {SIZES}",
 )
 spmm.kernel_files("cpu.cpp", domain=DOMAIN, backward=GRADIENT_DOMAIN)
 ON_GPU = ow.Options(sources=("float.cu", "double.cu", "half.cu", "bfloat16.cu"))
