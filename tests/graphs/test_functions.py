@@ -106,8 +106,6 @@ def test_a_maximum_of_0_has_its_whole_gradient(reduce: Any) -> None:
         assert torch.equal(torch.autograd.grad(out.sum(), x)[0], expected)
 
 
-
-
 def test_leading_dimensions_are_features() -> None:
     graph, x = awkward(), torch.randn(2, 3, 6, 4)
     bias = torch.randn(4)
@@ -203,6 +201,17 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (lambda g: graph_conv(X, W, None, [1]), TypeError, "or a dense matrix, got list"),
     (lambda g: graph_conv(X, W, None, g, order="both"), ValueError, "order must be 'auto'"),
     (lambda g: graph_conv(X, W, None, g, activation="elu"), ValueError, "activation must be"),
+    (lambda g: graph_conv(X, W.double(), None, g), ValueError, "weight must be float32, as x is, got float64"),
+    (lambda g: graph_conv(X, W, W[0].double(), g, order="aggregate"), ValueError, "graph_conv: bias must be float32"),
+    (lambda g: graph_conv(X[None], W, W[0].double(), g, order="aggregate"), ValueError, "bias must be float32, as x"),
+    (lambda g: graph_conv(X, W, W[0].double(), g, order="transform"), ValueError, "graph_conv: bias must be float32"),
+    (lambda g: graph_conv(X, W, [0.0, 0.0], g), ValueError, "graph_conv: bias must have shape (2,), got list"),
+    (lambda g: graph_conv(X, W, None, torch.eye(6).double()), ValueError, "graph_conv: graph must be float32, as x is"),
+    (lambda g: graph_conv(X, W.to("meta"), None, g), ValueError, "graph_conv: weight is on meta and x on cpu"),
+    (lambda g: graph_conv(X, W, W[0].to("meta"), g), ValueError, "graph_conv: bias is on meta and x on cpu"),
+    (lambda g: graph_conv(X, W, None, torch.eye(6, device="meta")), ValueError, "graph is on meta and x on cpu"),
+    (lambda g: graph_conv(X.to("meta"), W, None, g), ValueError, "graph_conv: x is on meta and the graph on cpu"),
+    (lambda g: spmm(X[None].repeat(4, 1, 1), g, bias=torch.rand(3)), ValueError, "bias must have shape (2,), got (3,)"),
 ]  # fmt: skip
 
 
@@ -211,6 +220,28 @@ def test_bad_calls_are_refused_by_name(call: Any, error: type[Exception], says: 
     with pytest.raises(error) as raised:
         call(awkward())
     assert says in str(raised.value), raised.value
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("lead", [(), (2,)])
+def test_a_bias_of_float32_stands_beside_bfloat16_in_either_order(order: Any, lead: tuple[int, ...]) -> None:
+    x, weight, bias = torch.randn(*lead, 6, 2).bfloat16(), torch.randn(2, 3).bfloat16(), torch.randn(3)
+    for graph in (awkward(), dense(awkward()).bfloat16()):
+        out = ow.graph_conv(x, weight, bias, graph, order=order)
+        assert out.dtype == torch.bfloat16
+        expected = dense(awkward()) @ x.double() @ weight.double() + bias.double()
+        torch.testing.assert_close(out.double(), expected, rtol=3e-2, atol=0.1)
+
+
+@pytest.mark.parametrize("rows", [1, 19_999, 20_001])
+def test_a_raw_gradient_of_relu_wants_a_result_as_large_as_itself(rows: int) -> None:
+    """A kernel that trusted it would read far beyond it."""
+    nodes = 20_000
+    graph = ow.Graph(torch.randint(0, nodes, (2, 50)), nodes)
+    grad, x = torch.rand(nodes, 2), torch.rand(nodes, 2)
+    for wrong in ((grad, torch.rand(rows, 2)), (torch.rand(rows, 2), grad)):
+        with pytest.raises(ValueError, match=rf"must have shape \(20000, 2\).*got \({rows}, 2\)"):
+            torch.ops.opwright.spmm_backward(*wrong, x, graph.rowptr, graph.col, relu=True, wanted=[True, False, False])
 
 
 def test_raw_calls_are_looked_at_on_the_cpu() -> None:
@@ -261,6 +292,30 @@ def test_torch_func_and_autocast_take_graphs() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = ow.graph_conv(x, weight, torch.zeros(3), graph, torch.rand(9), order="transform")
     assert out.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("lead", [(), (2,)])
+def test_autocast_takes_weights_of_any_dtype_in_either_order(order: Any, lead: tuple[int, ...]) -> None:
+    graph, x, weight, bias = awkward(), torch.randn(*lead, 6, 4), torch.randn(4, 3), torch.randn(3)
+    expected = ow.graph_conv(x, weight, bias, graph, torch.ones(9))
+    for dtype in (torch.float32, torch.bfloat16):
+        edge = torch.ones(9, dtype=dtype, requires_grad=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = ow.graph_conv(x, weight, bias, graph, edge, order=order)
+        assert out.dtype == torch.bfloat16
+        torch.testing.assert_close(out.float(), expected, rtol=5e-2, atol=0.2)
+        out.float().sum().backward()
+        assert edge.grad is not None
+        assert edge.grad.dtype == dtype
+
+
+def test_explain_takes_leading_dimensions_as_a_call_does() -> None:
+    graph, x = awkward(), torch.rand(2, 6, 4)
+    explained = ow.explain(ow.spmm, x, graph, bias=torch.rand(4))
+    assert (explained.runs, explained.error) == ("cpu.cpp", None)
+    for order in ORDERS:
+        assert ow.explain(ow.graph_conv, x, torch.rand(4, 3), None, graph, order=order).error is None
 
 
 def test_the_check_and_explain_know_the_functions() -> None:

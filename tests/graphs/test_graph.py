@@ -112,6 +112,54 @@ def test_compressed_rows_are_graphs() -> None:
     assert graph.edge is None
 
 
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
+def test_integers_and_truth_values_are_an_adjacency(layout: torch.layout) -> None:
+    for dtype in (torch.int64, torch.bool):
+        matrix = torch.tensor([[0, 1], [1, 1]]).to(dtype).to_sparse(layout=layout)
+        graph = ow.Graph.from_sparse(matrix)
+        assert graph.weight is not None
+        assert graph.weight.dtype == torch.get_default_dtype()
+        assert ow.spmm(torch.eye(2), graph).tolist() == [[0, 1], [1, 1]]
+
+
+def unchecked(layout: str, first: Any, second: Any, size: Any = (2, 2), values: Any = (1.0, 1.0)) -> Tensor:
+    """A sparse matrix that torch has not looked at."""
+    ends, form = (torch.tensor(first), torch.tensor(second)), torch.tensor(values)
+    if layout == "coo":
+        return torch.sparse_coo_tensor(torch.stack(ends), form, size, check_invariants=False)
+    make = torch.sparse_csr_tensor if layout == "csr" else torch.sparse_csc_tensor
+    return make(*ends, form, size, check_invariants=False)
+
+
+class Scipys:
+    """What looks like one of scipy's with a dimension."""
+
+    shape = (4,)
+
+    def tocsr(self) -> None: ...
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: unchecked("coo", [0, 5], [1, 0]), "indices[0] names target 5, and there are 2"),
+        (lambda: unchecked("coo", [0, 1], [-1, 0]), "indices[1] names source -1, and there are 2"),
+        (lambda: unchecked("csr", [0, 1, 2], [0, 7]), "col_indices names source 7, and there are 2"),
+        (lambda: unchecked("csc", [0, 1, 2], [0, 7]), "row_indices names target 7, and there are 2"),
+        (lambda: unchecked("csr", [0, 2, 1, 2], [0, 1], (3, 2)), "crow_indices must not decrease"),
+        (lambda: unchecked("csc", [0, 1, 2], [0, 1], (2, 2), (1j, 1j)), "must have real values, got complex64"),
+        (lambda: torch.rand(2, 3).to_sparse(1), "sparse in both dimensions, got 1 sparse and 1 dense"),
+        (Scipys, "Graph.from_sparse: the matrix must have 2 dimensions, got (4,)"),
+    ],
+)  # fmt: skip
+def test_bad_sparse_matrices_are_refused_by_name(make: Any, says: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        ow.Graph.from_sparse(make())
+    assert says in str(raised.value)
+
+
 def vector(*values: int, **options: Any) -> Tensor:
     return torch.tensor(values, **options)
 
@@ -137,12 +185,33 @@ def vector(*values: int, **options: Any) -> Tensor:
         (lambda: made([[0], [0]], (2, 1)).normalized(), ValueError, "got 2 sources and 1 targets"),
         (lambda: made([[0], [0]], 1).normalized("max"), ValueError, "kind must be 'mean' or 'symmetric'"),  # type: ignore[arg-type]
         (lambda: ow.Graph.batch([]), ValueError, "there must be a graph at least"),
+        (lambda: ow.Graph.batch(made([[0], [0]], 1)), TypeError, "must be several ow.Graph, such as a list, got Graph"),  # type: ignore[arg-type]
+        (lambda: ow.Graph.batch([torch.eye(2)]), TypeError, "graphs[0] must be an ow.Graph, got Tensor"),  # type: ignore[list-item]
+        (lambda: ow.Graph(torch.zeros(2, 3, dtype=torch.int64, device="meta"), 3), ValueError, "must have values"),
+        (lambda: made([[0], [1]], 2.0), ValueError, "num_nodes must be a number of nodes"),
+        (lambda: made([[0], [1]], True), ValueError, "num_nodes must be a number of nodes"),
     ],
 )  # fmt: skip
 def test_bad_graphs_are_refused_by_name(make: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error) as raised:
         make()
     assert says in str(raised.value)
+
+
+def test_numbers_of_nodes_are_whatever_counts() -> None:
+    for three in (3, torch.tensor(3), vector(0, 1, 2).max() + 1):
+        assert made([[0], [1]], three).num_nodes == 3
+        assert made([[0], [1]], (three, 2)).num_sources == 3
+    numpy = pytest.importorskip("numpy", reason="numpy comes with the dev extras")
+    assert made([[0], [1]], numpy.int64(3)).num_nodes == 3
+
+
+def test_a_dtype_is_the_weights_and_no_index_takes_it() -> None:
+    graph = made([[0, 1, 1], [2, 2, 0]], 3, weight=torch.tensor([1.0, 2.0, 3.0]))
+    cast: Any = graph.to(torch.float64)  # type: ignore[arg-type]
+    assert cast.weight.dtype == torch.float64
+    assert {getattr(cast, n).dtype for n in ("rowptr", "col", "edge", "t_edge", "split", "bins")} == {torch.int32}
+    assert torch.equal(cast.edge_index, graph.edge_index)
 
 
 def test_graphs_travel() -> None:
@@ -174,7 +243,7 @@ def test_workers_hand_graphs_over() -> None:
 
 def test_a_batch_has_no_edges_between_its_graphs() -> None:
     first, second = made([[0, 1], [1, 1]], 2), made([[4], [0]], (5, 1))
-    batch = ow.Graph.batch([first, second, made([[], []], 1)])
+    batch = ow.Graph.batch(g for g in (first, second, made([[], []], 1)))  # type: ignore[arg-type]
     assert (batch.num_sources, batch.num_targets) == (8, 4)
     assert torch.equal(dense(batch), torch.block_diag(dense(first), dense(second), torch.zeros(1, 1)))
 
@@ -209,6 +278,41 @@ def test_self_loops_are_one_a_node() -> None:
     assert looped.weight.tolist() == [1, 3, 9, 4, 9]
     assert looped.carried(torch.tensor([5.0, 6.0, 7.0, 8.0]), 0.5).tolist() == [5, 7, 0.5, 8, 0.5]
     assert graph.with_self_loops().edge_index.equal(looped.edge_index)
+
+
+def test_carried_weights_are_those_of_the_graph_it_was_made_from() -> None:
+    looped = made([[0, 1, 1, 1], [1, 1, 0, 1]], 3).with_self_loops()
+    for wrong in (torch.rand(0), torch.rand(3), torch.rand(5), torch.rand(4, 1), [1.0] * 4):
+        for graph in (looped, pickle.loads(pickle.dumps(looped)), looped.with_weight(torch.rand(5))):
+            with pytest.raises(ValueError, match=r"carried: weight must have shape \(4,\)"):
+                graph.carried(wrong)  # type: ignore[arg-type]
+    assert made([[], []], 2).with_self_loops().carried(torch.rand(0), 3.0).tolist() == [3, 3]
+
+
+def test_what_inference_mode_left_in_a_graph_trains() -> None:
+    ends = torch.tensor([[0, 1, 1], [2, 2, 0]])
+    with torch.inference_mode():
+        graph = ow.Graph(ends, 3)
+        looped = graph.with_self_loops()
+    for one in (graph, looped, graph.with_self_loops()):
+        assert not any(t.is_inference() for t in one._tensors() if t is not None)
+        x = torch.rand(3, 2, requires_grad=True)
+        weight = torch.rand(one.num_edges, requires_grad=True)
+        ow.spmm(x, one, weight).sum().backward()
+
+
+def test_weights_that_sum_to_0_normalise_to_0_with_a_gradient() -> None:
+    for kind in ("mean", "symmetric"):
+        weight = torch.tensor([1.0, -1.0, 2.0], requires_grad=True)
+        norm = made([[0, 1, 1], [0, 0, 1]], 2, weight=weight).normalized(kind, self_loops=False)  # type: ignore[arg-type]
+        assert norm.weight is not None
+        assert not norm.weight[:2].any()
+        (grad,) = torch.autograd.grad(norm.weight.square().sum(), weight)
+        assert grad.isfinite().all()
+
+
+def test_a_graph_without_targets_has_a_mean() -> None:
+    assert made([[], []], (3, 0)).normalized("mean").num_edges == 0
 
 
 def test_normalised_graphs_have_the_weights_of_the_formula() -> None:

@@ -13,6 +13,7 @@ from opwright.graphs.neighbours import gathered, refuse_device, spmm
 from opwright.kit.explain import Explanation, Step
 from opwright.kit.explain import explain as explain_op
 from opwright.kit.spec.require import spell
+from opwright.ops.spmm.pattern import sums_in
 
 Order = Literal["auto", "aggregate", "transform"]
 FORMULAS = {"aggregate": "(A X) W", "transform": "A (X W)"}
@@ -55,13 +56,16 @@ def graph_conv(
     """
     _refuse(x, weight, bias, graph, edge_weight, reduce, activation)
     first = chosen(x, weight, graph, order)
-    if isinstance(graph, Tensor):
+    if not isinstance(graph, Graph):
         out = torch.matmul(graph @ x, weight) if first == "aggregate" else graph @ (x @ weight)
-        out = out if bias is None else out + bias
+        out = out if bias is None else out + bias.to(out.dtype)
     elif first == "aggregate":
         near = gathered(x, graph, edge_weight, reduce, None, None)
-        out = near @ weight if bias is None or near.dim() > 2 else torch.addmm(bias, near, weight)
-        out = out + bias if bias is not None and near.dim() > 2 else out
+        if bias is None or near.dim() > 2:
+            out = near @ weight
+            out = out if bias is None else out + bias.to(out.dtype)
+        else:
+            out = torch.addmm(bias if bias.dtype == near.dtype else bias.to(near.dtype), near, weight)
     else:
         return gathered(x @ weight, graph, edge_weight, reduce, bias, activation)
     return out if activation is None else torch.relu_(out)
@@ -90,11 +94,11 @@ def _moved(x: Tensor, weight: Tensor, graph: Graph | Tensor) -> tuple[int, int]:
     if torch.is_grad_enabled():
         back = x.requires_grad
         any_back = back or weight.requires_grad
-    if isinstance(graph, Tensor):
+    if isinstance(graph, Graph):
+        targets, sources, edges = graph.num_targets, graph.num_sources, graph.num_edges
+    else:
         targets, sources = graph.shape
         edges = targets * sources
-    else:
-        targets, sources, edges = graph.num_targets, graph.num_sources, graph.num_edges
     size = x.itemsize * (x.numel() // max(sources * inputs, 1) if x.dim() > 2 else 1)
     width = inputs + outputs
     return (
@@ -117,7 +121,9 @@ def _refuse(x: Any, weight: Any, bias: Any, graph: Any, edge_weight: Any, reduce
     if not isinstance(x, Tensor) or not isinstance(weight, Tensor):
         name, value = ("weight", weight) if isinstance(x, Tensor) else ("x", x)
         raise TypeError(f"graph_conv: {name} must be a Tensor, got {type(value).__name__}")
-    if isinstance(graph, Tensor):
+    if isinstance(graph, Graph):
+        sources, index = graph.num_sources, graph.col
+    elif isinstance(graph, Tensor):
         if graph.layout != torch.strided or graph.dim() != 2:
             kind = spell(graph.layout) if graph.layout != torch.strided else tuple(graph.shape)
             raise ValueError(
@@ -126,9 +132,7 @@ def _refuse(x: Any, weight: Any, bias: Any, graph: Any, edge_weight: Any, reduce
             )
         if edge_weight is not None or reduce != "sum":
             raise ValueError("graph_conv: a dense matrix has its weights in it: leave out edge_weight and reduce")
-        sources = graph.shape[1]
-    elif isinstance(graph, Graph):
-        sources = graph.num_sources
+        sources, index = graph.shape[1], graph
     else:
         raise TypeError(f"graph_conv: graph must be an ow.Graph or a dense matrix, got {type(graph).__name__}")
     shape, out = x.shape, weight.shape
@@ -139,14 +143,41 @@ def _refuse(x: Any, weight: Any, bias: Any, graph: Any, edge_weight: Any, reduce
         )
     if len(out) != 2 or out[0] != shape[-1]:
         raise ValueError(f"graph_conv: weight must have shape [{shape[-1]}, out] to fit x, got {tuple(out)}")
-    if bias is not None and bias.shape != out[1:]:
-        raise ValueError(f"graph_conv: bias must have shape ({out[1]},), got {tuple(bias.shape)}")
-    if isinstance(graph, Graph):
-        refuse_device("graph_conv", x, graph)
+    if bias is not None and (not isinstance(bias, Tensor) or bias.shape != out[1:]):
+        got = tuple(bias.shape) if isinstance(bias, Tensor) else type(bias).__name__
+        raise ValueError(f"graph_conv: bias must have shape ({out[1]},), got {got}")
+    dtype, device = x.dtype, x.device
+    if (
+        index.device != device
+        or weight.dtype != dtype
+        or weight.device != device
+        or (bias is not None and (bias.dtype != dtype or bias.device != device))
+        or index is graph
+    ):
+        _refuse_mixed(x, graph, weight=weight, bias=bias)
     if reduce not in ("sum", "mean"):
         raise ValueError(f"graph_conv: reduce must be 'sum' or 'mean', got {reduce!r}")
     if activation not in (None, "relu"):
         raise ValueError(f"graph_conv: activation must be 'relu' or None, got {activation!r}")
+
+
+def _refuse_mixed(x: Tensor, graph: Graph | Tensor, **beside: Tensor | None) -> None:
+    """Raise where devices differ, and where dtypes do: all have that of x, and a bias may be float32 beside half and
+    bfloat16. Autocast brings dtypes together."""
+    if isinstance(graph, Graph):
+        refuse_device("graph_conv", x, graph)
+    else:
+        beside["graph"] = graph
+    autocast = torch.is_autocast_enabled(x.device.type)
+    for name, value in beside.items():
+        if value is None:
+            continue
+        if value.device != x.device:
+            raise ValueError(f"graph_conv: {name} is on {spell(value.device)} and x on {spell(x.device)}")
+        wide = sums_in(x.dtype) if name == "bias" else x.dtype
+        if value.dtype not in (x.dtype, wide) and not autocast:
+            also = "" if wide == x.dtype else f" or {spell(wide)}"
+            raise ValueError(f"graph_conv: {name} must be {spell(x.dtype)}, as x is{also}, got {spell(value.dtype)}")
 
 
 def _explain(

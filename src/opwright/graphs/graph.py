@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -60,6 +61,8 @@ class Graph:
     num_targets: int
     _looped: Graph | None = None
     """Its edges with self loops, once somebody has asked for them."""
+    _origin_edges: int | None = None
+    """How many edges the graph has that `origin` speaks of; None where nobody knows, after a trip as a pytree."""
 
     def __init__(
         self, edge_index: Tensor, num_nodes: int | tuple[int, int] | None = None, *, weight: Tensor | None = None
@@ -104,6 +107,10 @@ class Graph:
 
     def _compress(self, source: Tensor, target: Tensor, sources: int, targets: int) -> None:
         """Sort the edges both ways. Stable: edges of a row keep their order, and so do sums."""
+        with ordinary_tensors():
+            self._sort(source, target, sources, targets)
+
+    def _sort(self, source: Tensor, target: Tensor, sources: int, targets: int) -> None:
         count = source.shape[0]
         offsets = torch.int32 if count < 2**31 - 4096 else torch.int64
         ordered = count == 0 or bool((target[1:] >= target[:-1]).all())
@@ -200,9 +207,14 @@ class Graph:
             return self._looped
         return self._looped.with_weight(self._looped.carried(self.weight, fill))
 
-    def _add_loops(self) -> Graph:
+    def _add_loops(self, *, beside: bool = False) -> Graph:
+        """Its edges with self loops; `beside` those that are there, rather than in their place."""
+        with ordinary_tensors():
+            return self._with_loops(beside)
+
+    def _with_loops(self, beside: bool) -> Graph:
         ends, nodes = self.edge_index, self.num_nodes
-        looped = ends[0] == ends[1]
+        looped = torch.zeros_like(ends[0], dtype=torch.bool) if beside else ends[0] == ends[1]
         others = (~looped).nonzero().flatten()
         loops = looped.nonzero().flatten()
         was = torch.full((nodes,), -1, dtype=torch.int64, device=self.device)
@@ -210,7 +222,7 @@ class Graph:
             was = was.scatter_reduce(0, ends[0][loops], loops, "amax")  # the last of several
         each = torch.arange(nodes, device=self.device)
         made = Graph(torch.cat((ends[:, others], torch.stack((each, each))), 1), nodes)
-        made.origin = torch.cat((others, was))
+        made.origin, made._origin_edges = torch.cat((others, was)), self.num_edges
         return made
 
     def carried(self, weight: Tensor | None, fill: float = 1.0) -> Tensor:
@@ -224,6 +236,13 @@ class Graph:
         new = self.origin < 0
         if weight is None:
             return torch.where(new, fill, torch.ones(self.num_edges, device=self.device))
+        edges = self._origin_edges
+        if not isinstance(weight, Tensor) or weight.dim() != 1 or edges not in (None, weight.shape[0]):
+            got = tuple(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
+            raise ValueError(
+                f"carried: weight must have shape ({'edges' if edges is None else edges},), one number an edge of the "
+                f"graph that this one was made from, got {got}"
+            )
         if weight.shape[0] == 0:
             return weight.new_full((self.num_edges,), fill) + weight.sum()  # of nothing: for the gradient
         return torch.where(new, fill, weight.index_select(0, self.origin.clamp(min=0)))
@@ -264,13 +283,20 @@ class Graph:
     def _tensors(self) -> list[Tensor | None]:
         return [getattr(self, name) for name in TENSORS]
 
+    def _named(self) -> Iterable[tuple[str, Tensor | None]]:
+        return zip(TENSORS, self._tensors(), strict=True)
+
     def _mapped(self, function: Any) -> Graph:
-        return self._with(
-            **{n: None if t is None else function(t) for n, t in zip(TENSORS, self._tensors(), strict=True)}
-        )
+        """Its tensors through a function that moves or casts. Indices keep their dtype."""
+
+        def mapped(tensor: Tensor) -> Tensor:
+            new: Tensor = function(tensor)
+            return new if tensor.is_floating_point() or new.dtype == tensor.dtype else tensor.to(new.device)
+
+        return self._with(**{name: None if t is None else mapped(t) for name, t in self._named()})
 
     def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> Graph:
-        """The graph on another device; itself where it is there already."""
+        """The graph on another device, or with its weight in another dtype; itself where nothing changes."""
         moved = self._mapped(lambda t: t.to(device, non_blocking=non_blocking))
         return self if moved.col is self.col and moved.weight is self.weight else moved
 
@@ -299,12 +325,23 @@ class Graph:
             )
 
 
+def ordinary_tensors() -> AbstractContextManager[Any]:
+    """Where a graph makes what it keeps: tensors of inference mode would be no use to the training that comes after."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
+
+
 def _starts(index: Tensor, size: int, dtype: torch.dtype) -> Tensor:
     counts = torch.bincount(index, minlength=size)
     return torch.cat((counts.new_zeros(1), counts.cumsum(0))).to(dtype)
 
 
-def _batch(graphs: Sequence[Graph]) -> Graph:
+def _batch(given: Any) -> Graph:
+    if isinstance(given, Graph) or not isinstance(given, Iterable):
+        raise TypeError(f"batch: graphs must be several ow.Graph, such as a list, got {type(given).__name__}")
+    graphs = list(given)
+    for n, g in enumerate(graphs):
+        if not isinstance(g, Graph):
+            raise TypeError(f"batch: graphs[{n}] must be an ow.Graph, got {type(g).__name__}")
     if not graphs:
         raise ValueError("batch: there must be a graph at least, got none")
     if len({g.weight is None for g in graphs}) > 1:

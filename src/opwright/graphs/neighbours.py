@@ -13,7 +13,7 @@ from opwright.kit.explain import explain as explain_op
 from opwright.kit.spec.require import spell
 from opwright.ops.spmm.op import sddmm as sddmm_op
 from opwright.ops.spmm.op import spmm as spmm_op
-from opwright.ops.spmm.pattern import PIECE
+from opwright.ops.spmm.pattern import PIECE, sums_in
 from opwright.ops.spmm_max.op import spmm_max as spmm_max_op
 
 Reduce = Literal["sum", "mean", "max", "min"]
@@ -63,13 +63,18 @@ def gathered(
     op, args, kwargs = _spmm_call(x, graph, weight, reduce, bias, activation)
     if x.dim() == 2:
         return op(*args, **kwargs)  # type: ignore[no-any-return]
-    # Other dimensions are features as well: one walk for all of them.
-    lead, features = x.shape[:-2], x.shape[-1]
-    flat = x.movedim(-2, 0).reshape(graph.num_sources, lead.numel() * features)
-    wide = args[4].repeat(lead.numel()) if len(args) > 4 and args[4] is not None else None
-    rest = (wide,) if len(args) > 4 else ()
-    out = op(flat, *args[1:4], *rest, **kwargs)
-    return out.reshape(graph.num_targets, *lead, features).movedim(0, -2)  # type: ignore[no-any-return]
+    out = op(*_flattened(*args), **kwargs)
+    return out.reshape(graph.num_targets, *x.shape[:-2], x.shape[-1]).movedim(0, -2)  # type: ignore[no-any-return]
+
+
+def _flattened(x: Tensor, rowptr: Tensor, col: Tensor, weight: Tensor | None, *bias: Tensor | None) -> tuple[Any, ...]:
+    """The arguments of a call with leading dimensions. They are features as well: one walk for all of them."""
+    lead, features = x.shape[:-2].numel(), x.shape[-1]
+    for value in bias:
+        if value is not None and value.shape != (features,):
+            raise ValueError(f"spmm: bias must have shape ({features},), got {tuple(value.shape)}")
+    flat = x.movedim(-2, 0).reshape(x.shape[-2], lead * features)
+    return flat, rowptr, col, weight, *(None if value is None else value.repeat(lead) for value in bias)
 
 
 def _spmm_call(
@@ -128,16 +133,17 @@ def pattern_of(graph: Graph) -> dict[str, Any]:
     }
 
 
-def weights_of(op: str, x: Tensor, graph: Graph, weight: Tensor | None) -> Tensor | None:
-    """The weights of a call: those given, or the graph's own in a dtype that goes with x."""
+def weights_of(op: str, x: Tensor, graph: Graph, weight: Tensor | None, name: str = "weight") -> Tensor | None:
+    """The weights of a call: those given, or the graph's own in a dtype that goes with x. Under autocast, where x may
+    have any, so may the weights."""
     if weight is None:
         own = graph.weight
-        narrow = x.dtype in (torch.float16, torch.bfloat16)
-        fits = own is None or own.dtype == x.dtype or (narrow and own.dtype == torch.float32)
-        return own if fits or own is None else own.to(x.dtype)
+        return own if own is None or own.dtype == x.dtype else own.to(sums_in(x.dtype))
     if not isinstance(weight, Tensor) or weight.shape != (graph.num_edges,):
         got = tuple(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
-        raise ValueError(f"{op}: weight must have shape ({graph.num_edges},), one number an edge, got {got}")
+        raise ValueError(f"{op}: {name} must have shape ({graph.num_edges},), one number an edge, got {got}")
+    if weight.dtype != x.dtype and torch.is_autocast_enabled(x.device.type):
+        return weight.to(sums_in(x.dtype))
     return weight
 
 
@@ -172,7 +178,7 @@ def _explain_spmm(
 ) -> Explanation:
     _refuse("spmm", x, graph)
     op, args, kwargs = _spmm_call(x, graph, weight, reduce, bias, activation)
-    return explain_op(op, *args, **kwargs)
+    return explain_op(op, *(args if x.dim() == 2 else _flattened(*args)), **kwargs)
 
 
 def _explain_sddmm(a: Tensor, b: Tensor, graph: Graph) -> Explanation:

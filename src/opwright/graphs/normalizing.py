@@ -24,19 +24,21 @@ def normalized(graph: Graph, kind: Any, self_loops: bool, improved: bool) -> Gra
 
 def mean(graph: Graph, weight: Tensor | None) -> Tensor:
     """w / d, where d is the sum of the weights that come in; 0 where that is 0."""
-    total = incoming(graph, weight)
-    inverse = torch.where(total == 0, 0, 1 / total)
-    each = sddmm(inverse, torch.ones_like(inverse[:1]).expand(graph.num_sources, 1), graph)
+    inverse = 1 / _divisors(incoming(graph, weight))
+    each = sddmm(inverse, inverse.new_ones(graph.num_sources, 1), graph)
     return each if weight is None else weight * each
 
 
 def symmetric(graph: Graph, weight: Tensor | None, dtype: torch.dtype | None = None) -> Tensor:
     """w / √(dᵢ dⱼ), where d is the sum of the weights that come in, 0 where that is 0. Gradients pass through d too."""
-    total = incoming(graph, weight, dtype)
-    root = total.pow(-0.5)
-    root = root.masked_fill(root == float("inf"), 0)
+    root = _divisors(incoming(graph, weight, dtype)).pow(-0.5)
     each = sddmm(root, root, graph)
     return each if weight is None else weight * each
+
+
+def _divisors(total: Tensor) -> Tensor:
+    """Infinity in place of 0: what is divided by it is 0, and so is its gradient, where 0 · ∞ would be NaN."""
+    return total.masked_fill(total == 0, float("inf"))
 
 
 def incoming(graph: Graph, weight: Tensor | None, dtype: torch.dtype | None = None) -> Tensor:

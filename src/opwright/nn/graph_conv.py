@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from opwright.graphs import Graph, graph_conv
+from opwright.graphs.graph import ordinary_tensors
+from opwright.graphs.neighbours import weights_of
 from opwright.graphs.normalizing import symmetric
 
 
@@ -62,6 +64,7 @@ class GraphConv(nn.Module):
         options: Any = {"bias": False, "device": device, "dtype": dtype}
         if in_channels == -1:
             self.lin = nn.LazyLinear(out_channels, **options)
+            self.register_load_state_dict_post_hook(_loaded)  # type: ignore[no-untyped-call]
         else:
             self.lin = nn.Linear(in_channels, out_channels, **options)
         self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
@@ -72,43 +75,50 @@ class GraphConv(nn.Module):
         """Uniform between ±√(6 / (in + out)), as Glorot has it, and no bias."""
         self._cached_graph = None
         if not isinstance(self.lin.weight, nn.UninitializedParameter):
-            bound = math.sqrt(6 / (self.lin.in_features + self.out_channels))
-            nn.init.uniform_(self.lin.weight, -bound, bound)
+            self._reset_weight()
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
+    def _reset_weight(self) -> None:
+        bound = math.sqrt(6 / (self.in_channels + self.out_channels))
+        nn.init.uniform_(self.lin.weight, -bound, bound)
+
+    def _settle(self, features: Tensor) -> None:
+        """Let the first features, or as many of a loaded weight, say how many there are."""
+        self.lin(features[..., :0, :])
+        self.in_channels = self.lin.in_features = features.shape[-1]
+
     def forward(self, x: Tensor, edge_index: Tensor | Graph, edge_weight: Tensor | None = None) -> Tensor:
-        if not isinstance(x, Tensor):
-            raise ValueError(f"GraphConv: x must be a Tensor, one row a node, got {type(x).__name__}")
+        if not isinstance(x, Tensor) or x.dim() < 2:
+            got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise ValueError(f"GraphConv: x must have shape [..., nodes, in], one row a node, got {got}")
         if isinstance(self.lin.weight, nn.UninitializedParameter):
-            self.lin(x[..., :0, :])  # which asks x for the number of features
-            self.in_channels = self.lin.in_features
-            self.reset_parameters()
+            self._settle(x)
+            self._reset_weight()  # and no bias, which may have been set by now
         graph, weight = self._normalized(x, edge_index, edge_weight)
         return graph_conv(x, self.lin.weight.t(), self.bias, graph, weight)
 
     def _normalized(self, x: Tensor, edges: Any, weight: Tensor | None) -> tuple[Graph, Tensor | None]:
         if self.cached and self.normalize:
-            if weight is not None and weight.requires_grad:
-                raise ValueError(
-                    "GraphConv: edge_weight requires a gradient, which a normalisation that is kept would not follow; "
-                    "it needs cached=False"
-                )
+            _refuse_learning(edges, weight)
             if self._cached_graph is not None:
                 return self._cached_graph, None
         graph = self._graph(x, edges)
-        if weight is None:
-            weight = graph.weight
         if not self.normalize:
             return graph, weight
+        graph._refuse_bipartite("GraphConv")
+        weight = weights_of("GraphConv", x, graph, weight, "edge_weight")
         if self.add_self_loops:
-            looped = graph.with_self_loops()
+            # As GCNConv has it, to a matrix loops are added; of edges, a loop that is there stays alone.
+            looped = graph._add_loops(beside=True) if _is_matrix(edges) else graph.with_self_loops()
             # Without weights GCNConv lets every edge count 1, and those that it adds too.
             weight = None if weight is None else looped.carried(weight, 2.0 if self.improved else 1.0)
             graph = looped
         weight = symmetric(graph, weight, x.dtype)
         if self.cached:
-            self._cached_graph = graph.with_weight(weight.detach())
+            with ordinary_tensors():
+                kept = weight.clone() if torch.is_inference(weight) else weight
+                self._cached_graph = graph.with_weight(kept.detach())
         return graph, weight
 
     def _graph(self, x: Tensor, edges: Any) -> Graph:
@@ -116,7 +126,7 @@ class GraphConv(nn.Module):
             return edges
         if not isinstance(edges, Tensor):
             raise TypeError(f"GraphConv: edge_index must be a Tensor or an ow.Graph, got {type(edges).__name__}")
-        return Graph.from_sparse(edges) if edges.layout != torch.strided else Graph(edges, x.shape[-2])
+        return Graph.from_sparse(edges) if _is_matrix(edges) else Graph(edges, x.shape[-2])
 
     def _apply(self, fn: Any, recurse: bool = True) -> GraphConv:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -135,3 +145,25 @@ class GraphConv(nn.Module):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"
+
+
+def _is_matrix(edges: Any) -> bool:
+    return isinstance(edges, Tensor) and edges.layout != torch.strided
+
+
+def _refuse_learning(edges: Any, weight: Tensor | None) -> None:
+    """Raise where the weights of a call learn: those given, the graph's own or a sparse matrix's."""
+    own = edges.weight if isinstance(edges, Graph) else edges
+    for name, value in (("edge_weight", weight), ("the graph's own weight", own if weight is None else None)):
+        if isinstance(value, Tensor) and value.requires_grad:
+            raise ValueError(
+                f"GraphConv: {name} requires a gradient, which a normalisation that is kept would not follow; "
+                "it needs cached=False"
+            )
+
+
+def _loaded(layer: GraphConv, _: Any) -> None:
+    """A state_dict has brought the weight of a lazy layer, and with it the number of features."""
+    weight = layer.lin.weight
+    if layer.in_channels == -1 and not isinstance(weight, nn.UninitializedParameter):
+        layer._settle(weight)
