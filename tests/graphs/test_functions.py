@@ -133,6 +133,16 @@ def test_half_precisions_are_added_up_in_float32(dtype: torch.dtype) -> None:
     assert (grad_weight == 9).all()
 
 
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_a_long_row_is_summed_in_pieces(reduce: Any) -> None:
+    """A million numbers one after another are off by 3e-5; with full vectors of features and with what is left."""
+    count = 1_000_000
+    graph = ow.Graph.from_csr(torch.tensor([0, count]), torch.arange(count), count)
+    x = torch.rand(count, 17, generator=torch.Generator().manual_seed(0))
+    expected = x.double().sum(0, keepdim=True) / (count if reduce == "mean" else 1)
+    torch.testing.assert_close(ow.spmm(x, graph, reduce=reduce).double(), expected, rtol=8e-6, atol=0)
+
+
 def test_a_convolution_is_the_product_of_three_matrices() -> None:
     torch.manual_seed(0)
     graph, x, weight, bias, edge = awkward(), double(6, 4), double(4, 3), double(3), double(9)

@@ -46,7 +46,8 @@ def spmm(
         col: `[edges]`, int32 or int64: the column that an edge comes from
         weight: `[edges]`, optional; float32 beside half and bfloat16 too
         bias: `[features]`, optional
-        edge: `[edges]`, where each edge has its weight, a permutation; absent, the weights are in the order of col
+        edge: `[edges]`, where each edge has its weight; absent, the weights are in the order of col. A permutation,
+            which nobody checks: where it repeats, the gradient of a weight that edges share is not promised
         t_rowptr: `[columns + 1]`, with `t_col` and `t_edge` the transposed form, by which x gets its gradient: the
             edges by column, their rows, and where each has its weight. Made at each call where it is absent
         t_col: `[edges]`

@@ -94,6 +94,10 @@ struct Job {
     C* dots;
 };
 
+// So many edges of a long row are summed apart and then added to the row's sum. A million of them one after another
+// would be off by a million roundings. As many as a piece has on a GPU.
+constexpr int piece = 256;
+
 template <class T, class P, bool dots>
 struct Sums {
     template <int bytes>
@@ -111,12 +115,18 @@ struct Sums {
         // `width` vectors of features from `at` on, of row i.
         template <int width>
         static OPWRIGHT_INLINE void block(const Q& q, int64_t i, int64_t at) {
-            typename L::Vector sums[width] = {}, own[width] = {};
+            typename L::Vector sums[width] = {}, before[width] = {}, own[width] = {};
             if constexpr (dots) {
                 for (int v = 0; v < width; ++v) own[v] = L::load(q.own + i * q.own_stride + at + v * L::count);
             }
             const P begin = q.rowptr[i], end = q.rowptr[i + 1];
+            P next = begin + piece;
             for (P k = begin; k < end; ++k) {
+                if (k == next) {
+#pragma GCC unroll 8
+                    for (int v = 0; v < width; ++v) before[v] += sums[v], sums[v] = typename L::Vector{};
+                    next += piece;
+                }
                 const T* row = q.x + q.col[k] * q.x_stride + at;
                 const C w = factor(q, k);
                 if constexpr (dots) {
@@ -138,7 +148,8 @@ struct Sums {
             const C scale = q.mean && end > begin ? C(end - begin) : C(1);
 #pragma GCC unroll 8
             for (int v = 0; v < width; ++v) {
-                typename L::Vector total = q.mean ? sums[v] / scale : sums[v];
+                typename L::Vector total = before[v] + sums[v];
+                if (q.mean) total /= scale;
                 if (q.bias) total += L::load(q.bias + at + v * L::count);
                 if (q.relu) total = total < 0 ? typename L::Vector{} : total;  // NaN stays
                 L::store(q.out + i * q.features + at + v * L::count, total);
@@ -153,9 +164,14 @@ struct Sums {
         // The features that fill no vector.
         static OPWRIGHT_INLINE void rest(const Q& q, int64_t i, int64_t at) {
             const int64_t n = q.features - at;
-            C sums[L::count] = {};
+            C sums[L::count] = {}, before[L::count] = {};
             const P begin = q.rowptr[i], end = q.rowptr[i + 1];
+            P next = begin + piece;
             for (P k = begin; k < end; ++k) {
+                if (k == next) {
+                    for (int64_t f = 0; f < n; ++f) before[f] += sums[f], sums[f] = 0;
+                    next += piece;
+                }
                 const T* row = q.x + q.col[k] * q.x_stride + at;
                 const C w = factor(q, k);
                 for (int64_t f = 0; f < n; ++f) sums[f] += w * static_cast<C>(row[f]);
@@ -170,7 +186,8 @@ struct Sums {
             if (!q.out) return;
             const C scale = q.mean && end > begin ? C(end - begin) : C(1);
             for (int64_t f = 0; f < n; ++f) {
-                C total = q.mean ? sums[f] / scale : sums[f];
+                C total = before[f] + sums[f];
+                if (q.mean) total /= scale;
                 if (q.bias) total += q.bias[at + f];
                 q.out[i * q.features + at + f] = static_cast<T>(q.relu && total < 0 ? C(0) : total);
             }
