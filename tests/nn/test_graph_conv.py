@@ -65,6 +65,10 @@ def test_a_kept_normalisation_is_kept_and_refused_while_weights_learn() -> None:
     layer, x = ow.nn.GraphConv(3, 2, cached=True), torch.rand(4, 3)
     first = layer(x, STAR)
     assert torch.equal(layer(x, LOOPS), first)
+    graph, compiled = ow.Graph(STAR, 4), ow.nn.GraphConv(3, 2, cached=True)
+    graph.with_self_loops()
+    compiled.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(torch.compile(compiled, backend="aot_eager", fullgraph=True)(x, graph), first)
     layer.to(torch.float64)
     assert layer(x.double(), LOOPS).dtype == torch.float64
     layer.reset_parameters()
@@ -144,6 +148,15 @@ def test_matrices_with_loops_give_what_torch_geometric_gives() -> None:
         ours.load_state_dict(theirs.state_dict())
         x = torch.randn(3, 4)
         torch.testing.assert_close(ours(x, a), theirs(x, a))
+
+
+def test_a_layer_is_exported_with_loops_that_were_made_before() -> None:
+    layer, x, graph = ow.nn.GraphConv(3, 2), torch.rand(4, 3), ow.Graph(STAR, 4)
+    bare = ow.nn.GraphConv(3, 2, add_self_loops=False)
+    bare.load_state_dict(layer.state_dict())
+    exported = torch.export.export(bare, (x, graph.with_self_loops()))
+    other = ow.Graph(STAR.flip(1), 4)
+    torch.testing.assert_close(exported.module()(x, other.with_self_loops()), layer(x, other))
 
 
 def test_a_lazy_layer_keeps_what_was_set_before_its_first_call() -> None:

@@ -327,7 +327,9 @@ class Graph:
 
 def ordinary_tensors() -> AbstractContextManager[Any]:
     """Where a graph makes what it keeps: tensors of inference mode would be no use to the training that comes after."""
-    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
+    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():  # of which a compiler cannot be asked
+        return nullcontext()
+    return torch.inference_mode(False)
 
 
 def _starts(index: Tensor, size: int, dtype: torch.dtype) -> Tensor:

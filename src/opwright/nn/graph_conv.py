@@ -117,8 +117,7 @@ class GraphConv(nn.Module):
         weight = symmetric(graph, weight, x.dtype)
         if self.cached:
             with ordinary_tensors():
-                kept = weight.clone() if torch.is_inference(weight) else weight
-                self._cached_graph = graph.with_weight(kept.detach())
+                self._cached_graph = graph.with_weight(weight.detach().clone())
         return graph, weight
 
     def _graph(self, x: Tensor, edges: Any) -> Graph:
