@@ -180,7 +180,7 @@ def blocks(residual: bool) -> dict[str, Any]:
     found: dict[str, Any] = {name: memory(model, x, grad) for name, model in models.items()}
     for p in [x, *(p for m in models.values() for p in m.parameters())]:
         p.grad = None
-    steps = {n: partial(step, m, x, grad) for n, m in models.items()}
+    steps: dict[str, Callable[[], Any]] = {n: partial(step, m, x, grad) for n, m in models.items()}
     times = host_times(steps, torch.cuda.synchronize)
     in_a_row = host_times({n: partial(several, f) for n, f in steps.items()}, torch.cuda.synchronize)
     for name, ms in times.items():

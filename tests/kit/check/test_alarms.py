@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from opwright.kit.check.cases import Subject
-from opwright.kit.check.properties import state
-from opwright.kit.check.report import Finding
+from opwright.kit.check import afford
+from opwright.kit.check.cases import Case, Subject
+from opwright.kit.check.properties import special, state
+from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.dispatch import writing
+from opwright.kit.truth.oracle import Oracle
 from opwright.kit.workers import worker
 
 
@@ -174,3 +176,115 @@ def test_an_order_of_additions_that_changes_is_for_determinism_alone_to_judge(de
     failed = {f.property for f in report.failures}
     assert failed == (set() if declared else {"determinism"}), report
     assert not any("initialised" in f.message for f in report.failures)
+
+
+def test_zeros_without_memory_are_not_read() -> None:
+    """The gradient of sgn is a tensor of PyTorch's that has none: to read it ends the process."""
+
+    @ow.op
+    def alarm_sgn(x: Tensor) -> Tensor:
+        return x.abs() * 2
+
+    @alarm_sgn.gradient
+    def _(grad: Tensor, x: Tensor) -> Tensor:
+        return 2 * grad * x.sgn()
+
+    @alarm_sgn.samples
+    def _(make: ow.Maker) -> Iterator[Tensor]:
+        yield make(5)
+
+    report = ow.check(alarm_sgn, only=["gradients"])
+    assert report.passed, report
+
+
+def test_integers_beside_numbers_are_no_fault_of_their_order() -> None:
+    @ow.op(opaque=True)
+    def alarm_codes(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.detach().round().long(), x * 2
+
+    @alarm_codes.samples
+    def _(make: ow.Maker) -> Iterator[Tensor]:
+        if make.dtype.is_floating_point:
+            yield make(5)
+
+    report = ow.check(alarm_codes, only=["opcheck"])
+    assert report.passed, report
+    assert report.cases
+
+
+@ow.op
+def alarm_turn(x: Tensor, by: int = 5) -> Tensor:
+    return x * (by % 32)
+
+
+@alarm_turn.kernel("cpu")
+def _(x: Tensor, by: int) -> Tensor:
+    return x * (by % 32)
+
+
+@alarm_turn.samples
+def _(make: ow.Maker) -> Iterator[Any]:
+    yield make(5), 3
+
+
+def test_integers_beyond_64_bits_are_no_call() -> None:
+    report = ow.check(alarm_turn, only=["rejects"])
+    assert report.passed, report
+
+
+def test_what_an_infinity_less_another_is_says_nothing_in_float64() -> None:
+    """A kernel with fma gives a number there, or an infinity; elsewhere it must give what the reference gives."""
+    nan, inf = torch.nan, torch.inf
+    reference = torch.tensor([nan, inf, 1.0], dtype=torch.float64)
+    told = special.told(torch.tensor([-inf, inf, 1.0], dtype=torch.float64), reference)
+    torch.testing.assert_close(told, reference, equal_nan=True)
+    told = special.told(torch.tensor([nan, 0.0, 1.0], dtype=torch.float64), reference)
+    assert told is not None
+    assert told[1] == 0
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_one_tensor_for_two_arguments_is_as_good_as_two(wrong: bool) -> None:
+    @ow.op(name=f"alarm_twice_{wrong}")
+    def twice(x: Tensor, y: Tensor) -> Tensor:
+        return x * 2 + y
+
+    @twice.kernel("cpu")
+    def _(x: Tensor, y: Tensor) -> Tensor:
+        return x * 2 if wrong and x.data_ptr() == y.data_ptr() else x * 2 + y
+
+    @twice.samples
+    def _(make: ow.Maker) -> Iterator[Any]:
+        yield make(5), make(5)
+
+    report = ow.check(twice, only=["state"])
+    assert report.passed is not wrong, report
+    assert not wrong or "one tensor for several arguments" in str(report)
+
+
+def test_a_case_takes_no_more_memory_than_it_is_worth() -> None:
+    """An option may say how many times as large the result is, and a gradient is computed from its operator's."""
+
+    @ow.op
+    def alarm_larger(x: Tensor, times: int = 2) -> Tensor:
+        ow.require(x.dim() == 4 and times > 0, "x must be an image")
+        return x.repeat_interleave(times, 2).repeat_interleave(times, 3)
+
+    x = torch.zeros(1, 129, 130, 130)
+    small = Case(0, torch.float32, variant="tail", values="times=2")
+    with pytest.raises(NotApplicable, match="take long"):
+        afford.enough(alarm_larger, ow.Sample((x, 9)), small)
+    afford.enough(alarm_larger, ow.Sample((x[:, :2, :9, :9], 9)), small)
+
+
+def test_what_rounding_alone_decides_says_nothing() -> None:
+    def steps(sample: ow.Sample) -> list[Tensor | None]:
+        x = sample.args[0]
+        for _ in range(80):
+            x = 3.9 * x * (1 - x)  # which is chaotic
+        return [x]
+
+    chaos = Oracle(steps, ow.Sample((torch.linspace(0.1, 0.9, 50),)))
+    assert chaos.chaotic
+    plain = Oracle(lambda sample: [sample.args[0].exp()], ow.Sample((torch.linspace(-3, 3, 50),)))
+    assert not plain.chaotic

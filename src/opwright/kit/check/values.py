@@ -61,9 +61,10 @@ def options_of(op: Op[..., Any], sample: Sample) -> Iterator[str]:
         if isinstance(value, bool):
             yield f"{p.name}={not value}"
         elif isinstance(value, int):
-            yield from (f"{p.name}={n}" for n in dict.fromkeys((0, 1, -1, value + 1, 2 * value + 3, 64)) if n != value)
+            numbers = dict.fromkeys((0, 1, -1, -2, value + 1, 2 * value + 3, 64))
+            yield from (f"{p.name}={n}" for n in numbers if n != value)
         elif isinstance(value, float):
-            yield from (f"{p.name}={n}" for n in (0, 1, -1, "25e-1", "-3e-1") if float(n) != value)
+            yield from (f"{p.name}={n}" for n in (0, 1, -1, "5e-1", "25e-1", "-3e-1") if float(n) != value)
         elif isinstance(value, str):
             yield from (f"{p.name}={word}" for word in p.kind.words if word != value and WORD.fullmatch(word))
         elif isinstance(value, Tensor) and p.kind.is_optional and not _is_whole(value):

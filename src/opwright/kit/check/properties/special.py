@@ -63,6 +63,8 @@ def check(subject: Subject, case: Case) -> None:
     if oracle.weighs and case.extra.startswith(("nan", "inf", "-inf")):
         raise NotApplicable("whether a weight is 0 depends on how it is computed")
     got = attempt(subject.op, copied(sample))
+    if case.extra == "large" and case.dtype == torch.float64:
+        got = [told(g, s) for g, s in zip(got, oracle.same, strict=True)] if len(got) == len(oracle.same) else got
     try:
         oracle.judge(got)
         if case.extra.startswith("zero") and oracle.pointwise and not oracle.selects:
@@ -70,6 +72,13 @@ def check(subject: Subject, case: Case) -> None:
     except Finding as f:
         f.call = sample
         raise
+
+
+def told(got: Tensor | None, reference: Tensor | None) -> Tensor | None:
+    """A result, less what the reference makes NaN of: no wider dtype says what an infinity less another would be."""
+    if got is None or reference is None or got.shape != reference.shape or got.dtype != reference.dtype:
+        return got
+    return torch.where(reference.isnan(), reference, got)
 
 
 def _filled(t: Tensor, value: float, part: str, rng: random.Random) -> Tensor:

@@ -28,6 +28,7 @@ def cases(subject: Subject) -> Iterator[Case]:
     for case in subject.few(3):
         yield from (Case(case.sample, case.dtype, extra=how) for how in ("values", "sizes", "dtypes", "around"))
         yield from (Case(case.sample, case.dtype, extra=how) for how in ("middle", "later", "indices"))
+        yield Case(case.sample, case.dtype, extra="one")
         if case.sample == 0:
             yield Case(0, case.dtype, extra="many")
         if subject.op.spec.written:
@@ -43,8 +44,8 @@ def skip(subject: Subject) -> str | None:
 def check(subject: Subject, case: Case) -> None:
     plain = Case(case.sample, case.dtype)
     sample = subject.draw(plain)
-    if case.extra == "shared":
-        _shared(subject.op, sample)
+    if case.extra in ("shared", "one"):
+        (_shared if case.extra == "shared" else _one)(subject.op, sample)
         return
     oracle = accepted(lambda: Oracle(reference_of(subject.op), sample, subject.seed))
     _judge(oracle, attempt(subject.op, copied(sample)), "first")
@@ -89,6 +90,25 @@ def _shared(op: Op[..., Any], sample: Sample) -> None:
                 ) from None
     if not tried:
         raise NotApplicable("no tensor of it can stand for one that it writes to as well")
+
+
+def _one(op: Op[..., Any], sample: Sample) -> None:
+    """One tensor in the place of all that have its shape gives what copies of it give."""
+    if op.spec.written:
+        raise NotApplicable("it writes to a tensor")
+    first: dict[Any, Tensor] = {}
+    one = rebuilt(sample, lambda t: first.setdefault((t.shape, t.dtype), t) if t.is_floating_point() else t)
+    count = sum(t.is_floating_point() for t in _tensors(sample))
+    if len(first) == count:
+        raise NotApplicable("no two tensors of it have one shape")
+    apart = copied(one)
+    accepted(lambda: reference_of(op)(copied(one)))
+    expected, got = attempt(op, apart), attempt(op, one)
+    for e, g in zip(expected, got, strict=True):
+        try:
+            torch.testing.assert_close(g, e, equal_nan=True)
+        except AssertionError:
+            raise Finding("with one tensor for several arguments it gives another result than with copies") from None
 
 
 def _around(subject: Subject, sample: Sample) -> None:
