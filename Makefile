@@ -72,6 +72,7 @@ bench-cuda:
 
 soak: setup
 	$(PYTEST) -m soak
+	OMP_NUM_THREADS=1 $(RUN) -P benchmarks/soak.py --json benchmarks/results/soak.json
 
 format: setup
 	$(RUN) -m ruff check --fix .

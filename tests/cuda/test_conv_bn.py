@@ -185,12 +185,12 @@ def test_what_it_keeps_is_its_input() -> None:
 
 @contextmanager
 def tf32(on: bool) -> Iterator[None]:
-    """Of convolutions, where every test here begins without it."""
-    torch.backends.cudnn.allow_tf32 = on
+    """Of convolutions, where every test here begins without it. With deterministic algorithms an H200 took none."""
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32 = not on, on
     try:
         yield
     finally:
-        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32 = True, False
 
 
 def rounded_by_tf32() -> tuple[Tensor, Tensor]:

@@ -69,19 +69,3 @@ def test_nothing_is_found_in_the_library(op: ow.Op[..., Any]) -> None:
 )
 def test_nothing_is_found_in_the_results_of_the_recurrent(op: ow.Op[..., Any]) -> None:
     passes(op, ("forward",))
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_found_in_an_awkward_operator_with_200_seeds(name: str) -> None:
-    for seed in range(200):
-        passes(operator(*name.split("/")), VALUES, seed)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.name)
-def test_nothing_is_found_in_the_library_with_200_seeds(op: ow.Op[..., Any]) -> None:
-    for seed in range(200):
-        passes(op, VALUES, seed)
