@@ -3,8 +3,8 @@
     python benchmarks/soak.py [--device cuda] [--seeds N] [--share K] [--processes N] [--seconds S] [--json FILE] [OP …]
 
 The operators are those of tests/awkward_ops and of the library. Every seed draws the numbers of every case anew; of the
-cases a seed tries one in K, chosen by the seed, so that 200 seeds try each case some 200 / K times. With 4, two cores
-take an hour and a half. What is not begun after S seconds is left out, and the stored file says how far it came.
+cases a seed tries one in K, chosen by the seed, so that 200 seeds try each case some 200 / K times. What is not begun
+after S seconds is left out, and the stored file says how far it came.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -65,12 +66,21 @@ def operator(name: str) -> Any:
     return awkward(*name.split("/")) if "/" in name else next(op for op in OPERATORS if op.name == name)
 
 
-def _watch(at: list[str]) -> None:
+_at = [""]
+"""The case that this process is at."""
+
+
+def _begin() -> None:
+    """Once in a process."""
+    threading.Thread(target=_watch, daemon=True).start()
+
+
+def _watch() -> None:
     """End the process by name where a case takes too much memory: else the system ends it without a word."""
     page = os.sysconf("SC_PAGE_SIZE")
     while True:
         if int(Path("/proc/self/statm").read_text().split()[1]) * page > MEMORY:
-            print(f"over {MEMORY >> 30} GiB: {at[0]}", flush=True)
+            print(f"over {MEMORY >> 30} GiB: {_at[0]}", flush=True)
             os._exit(1)
         time.sleep(0.1)
 
@@ -84,8 +94,6 @@ def attempt(unit: Unit) -> Tried:
     from opwright.kit.check.report import Failure
 
     torch.set_num_threads(1)
-    at = [unit.op]
-    threading.Thread(target=_watch, args=(at,), daemon=True).start()
     start, count = time.perf_counter(), 0
     alarms: list[dict[str, Any]] = []
     for seed in unit.seeds:
@@ -95,7 +103,7 @@ def attempt(unit: Unit) -> Tried:
                 for case in property.cases_of(subject, name)[1]:
                     if zlib.crc32(f"{seed}/{rung.name}/{name}/{case.id}".encode()) % unit.share:
                         continue
-                    at[0] = f"{unit.op}: {rung.name} {name} {case.id}, seed {seed}"
+                    _at[0] = f"{unit.op}: {rung.name} {name} {case.id}, seed {seed}"
                     outcome = property.attempt(subject, name, case)
                     count += outcome is None or isinstance(outcome, Failure)
                     if isinstance(outcome, Failure):
@@ -108,6 +116,17 @@ def units(chosen: Iterable[str], seeds: int, share: int, device: str) -> list[Un
     """The work, so ordered that whatever is left out at the end is the last seeds of all operators."""
     blocks = [range(first, min(first + AT_ONCE, seeds)) for first in range(0, seeds, AT_ONCE)]
     return [Unit(op, block, share, device) for block in blocks for op in chosen]
+
+
+def _as_they_come(pool: ProcessPoolExecutor, work: list[Unit], processes: int, end: float) -> Iterator[Tried]:
+    """What units find, those at work at the end included; none is begun after it."""
+    left = iter(work)
+    busy = {pool.submit(attempt, unit) for unit in islice(left, 2 * processes)}
+    while busy:
+        done, busy = wait(busy, return_when=FIRST_COMPLETED)
+        if time.monotonic() < end:
+            busy |= {pool.submit(attempt, unit) for unit in islice(left, len(done))}
+        yield from (future.result() for future in done)
 
 
 def main() -> int:
@@ -126,15 +145,9 @@ def main() -> int:
     start = time.monotonic()
     tried: dict[str, dict[str, Any]] = {op: {"op": op, "seeds": 0, "cases": 0, "seconds": 0.0} for op in chosen}
     alarms: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool:
-        work = units(chosen, given.seeds, given.share, given.device)
-        waiting = [pool.submit(attempt, unit) for unit in work]
-        for done, future in enumerate(as_completed(waiting), 1):
-            if time.monotonic() - start > given.seconds:
-                pool.shutdown(wait=False, cancel_futures=True)
-            if future.cancelled():
-                continue
-            found = future.result()
+    work = units(chosen, given.seeds, given.share, given.device)
+    with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn"), initializer=_begin) as pool:
+        for done, found in enumerate(_as_they_come(pool, work, given.processes, start + given.seconds), 1):
             row = tried[found.unit.op]
             row["seeds"] += len(found.unit.seeds)
             row["cases"] += found.cases
@@ -151,7 +164,7 @@ def main() -> int:
     if given.json is not None:
         given.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     least = min(row["seeds"] for row in tried.values())
-    print(f"{len(alarms)} alarms in {result['cases']} cases of {len(tried)} operators, seeds 0 to {least - 1} of all")
+    print(f"{len(alarms)} alarms in {result['cases']} cases of {len(tried)} operators, the first {least} seeds of all")
     return 1 if alarms else 0
 
 

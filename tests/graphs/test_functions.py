@@ -334,3 +334,8 @@ def test_the_check_and_explain_know_the_functions() -> None:
     assert ow.explain(ow.spmm, x, graph, reduce="max").schema.startswith("spmm_max(")
     assert ow.explain(ow.sddmm, x, x, graph).runs == "cpu.cpp"
     assert torch.allclose(ow.spmm(x.double(), graph), dense(graph) @ x.double())
+
+
+def test_a_dense_matrix_on_meta_has_a_shape() -> None:
+    x, weight, graph = (torch.empty(3, 3, device="meta") for _ in range(3))
+    assert ow.graph_conv(x, weight, None, graph).shape == (3, 3)

@@ -385,3 +385,10 @@ def test_a_group_of_one_has_one_value_no_more_than_nobody() -> None:
     x, weight = torch.randn(1, 2, 1, 1), torch.randn(3, 2, 1, 1)
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         ow.conv_bn(x, weight, group="0", ranks=1)
+
+
+def test_a_sum_that_overflows_has_a_mean() -> None:
+    torch.manual_seed(0)
+    x = 2e38 + 1e33 * torch.randn(1, 1, 50, 50)
+    found = ow.conv_bn(x, torch.ones(1, 1, 1, 1)).mean
+    torch.testing.assert_close(found.double(), x.double().mean((0, 2, 3)), rtol=1e-5, atol=0)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from opwright.graphs.graph import Graph
-from opwright.graphs.neighbours import gathered, refuse_device, spmm
+from opwright.graphs.neighbours import autocasts, gathered, refuse_device, spmm
 from opwright.kit.explain import Explanation, Step
 from opwright.kit.explain import explain as explain_op
 from opwright.kit.spec.require import spell
@@ -168,7 +168,7 @@ def _refuse_mixed(x: Tensor, graph: Graph | Tensor, **beside: Tensor | None) -> 
         refuse_device("graph_conv", x, graph)
     else:
         beside["graph"] = graph
-    autocast = torch.is_autocast_enabled(x.device.type)
+    autocast = autocasts(x)
     for name, value in beside.items():
         if value is None:
             continue

@@ -133,6 +133,12 @@ def pattern_of(graph: Graph) -> dict[str, Any]:
     }
 
 
+def autocasts(x: Tensor) -> bool:
+    """Whether autocast is on for a tensor. Of the meta device nobody may ask."""
+    kind = x.device.type
+    return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
 def weights_of(op: str, x: Tensor, graph: Graph, weight: Tensor | None, name: str = "weight") -> Tensor | None:
     """The weights of a call: those given, or the graph's own in a dtype that goes with x. Under autocast, where x may
     have any, so may the weights."""
@@ -142,7 +148,7 @@ def weights_of(op: str, x: Tensor, graph: Graph, weight: Tensor | None, name: st
     if not isinstance(weight, Tensor) or weight.shape != (graph.num_edges,):
         got = tuple(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
         raise ValueError(f"{op}: {name} must have shape ({graph.num_edges},), one number an edge, got {got}")
-    if weight.dtype != x.dtype and torch.is_autocast_enabled(x.device.type):
+    if weight.dtype != x.dtype and autocasts(x):
         return weight.to(sums_in(x.dtype))
     return weight
 

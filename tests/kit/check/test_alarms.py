@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from opwright.kit.check import afford
+from opwright.kit.check import afford, calls
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.properties import special, state
 from opwright.kit.check.report import Finding, NotApplicable
@@ -285,6 +285,11 @@ def test_what_rounding_alone_decides_says_nothing() -> None:
         return [x]
 
     chaos = Oracle(steps, ow.Sample((torch.linspace(0.1, 0.9, 50),)))
-    assert chaos.chaotic
+    assert chaos.chaotic(0)
+    case = Case(0, torch.float32, values="2^4")
+    with pytest.raises(NotApplicable, match="rounding errors alone"):
+        calls.judge(chaos, [torch.full((50,), 1e9)], case)
+    with pytest.raises(Finding, match="shape"):  # which no rounding decides
+        calls.judge(chaos, [torch.zeros(49)], case)
     plain = Oracle(lambda sample: [sample.args[0].exp()], ow.Sample((torch.linspace(-3, 3, 50),)))
-    assert not plain.chaotic
+    assert not plain.chaotic(0)

@@ -67,8 +67,10 @@ def enough(op: Op[..., Any], sample: Sample, case: Case) -> None:
     large = elements > 1 << 12 or _longest(sample) > 1 << 8  # long is enough for a loop over it
     if vast or "=" in case.variant:
         most = 1 << 26 if vast else 1 << 22
-    elif case.variant and (elements > 1 << 18 or "=" in case.values):
+    elif case.variant and "=" in case.values:
         most = 1 << 24  # an option may say how many times as large the results are
+    elif case.variant and elements > 1 << 20:
+        most = 1 << 26
     else:
         return
     if large and not affordable(op, sample, most):

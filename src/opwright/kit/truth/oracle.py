@@ -39,6 +39,8 @@ class Finding(Exception):
         self.message, self.index, self.expected, self.got = message, index, expected, got
         self.shape = shape
         """That of the result with the element."""
+        self.result: int | None = None
+        """Which result has wrong values, where that is what was found."""
         self.call: Sample | None = None
         """The call in which it shows, where that is not the case's own."""
 
@@ -95,22 +97,19 @@ class Oracle:
             self._fits = not extent.left
         return self._fits
 
-    @property
-    def chaotic(self) -> bool:
-        """Whether rounding errors alone decide a result: over a tenth of its elements lie elsewhere in some run, by
-        half of what they are. What runs have not shown says nothing there, as after many steps that each tell numbers
-        apart."""
-        for i, wide in enumerate(self.wide):
-            if wide is None or not wide.numel() or not (wide.is_floating_point() or wide.is_complex()):
-                continue
-            exact = _double(wide.detach())
-            size, spread = exact.abs().nan_to_num(0, 0, 0), torch.zeros_like(exact, dtype=torch.float64)
-            for moved in self.moved():
-                spread = torch.maximum(spread, (self._of(moved, i, exact) - exact).abs().nan_to_num(0, 0, 0))
-            scattered = (spread > size / 2).sum() * 10 > spread.numel()
-            if bool(scattered) and float(spread.max()) > 0.1 * float(size.max()):
-                return True
-        return False
+    def chaotic(self, i: int) -> bool:
+        """Whether rounding errors alone decide a result: a tenth of its elements lie elsewhere in some run, by half of
+        what they are and not by little. What runs have not shown says nothing there, as after many steps that each
+        tell numbers apart."""
+        wide = self.wide[i]
+        if wide is None or not wide.numel() or not (wide.is_floating_point() or wide.is_complex()):
+            return False
+        exact = _double(wide.detach())
+        size, spread = exact.abs().nan_to_num(0, 0, 0), torch.zeros_like(exact, dtype=torch.float64)
+        for moved in self.moved():
+            spread = torch.maximum(spread, (self._of(moved, i, exact) - exact).abs().nan_to_num(0, 0, 0))
+        scattered = (spread > size / 2) & (spread > 0.1 * size.max())
+        return bool(scattered.sum() * 10 > scattered.numel())
 
     def moved(self) -> Iterator[Results]:
         """In float64 with rounding errors of the dtype at hand, several times; each computed when it is asked for."""
@@ -173,7 +172,11 @@ class Oracle:
                 continue
             comparable(g, e.shape, e.dtype, f"the {name}")
             if g.numel():
-                self._judge_values(i, g.detach(), name)
+                try:
+                    self._judge_values(i, g.detach(), name)
+                except Finding as f:
+                    f.result = i
+                    raise
 
     def _judge_values(self, i: int, g: Tensor, name: str) -> None:
         same = self.same[i]

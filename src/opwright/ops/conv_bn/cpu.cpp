@@ -63,7 +63,8 @@ class Stretches {
             const double first = double(added(k, 0)), second = double(added(k, wide_)),
                          pivot = double(pivot_[size_t(k)]);
             // Deviations have more digits than the numbers, unless the mean is near 0.
-            if (!(pivot * pivot * double(n) < second)) out[k] = about(pivot, first, double(n));
+            if (!std::isfinite(out[k]) || !(pivot * pivot * double(n) < second))
+                out[k] = about(pivot, first, double(n));
             out[each_ + k] = std::max(second - first * first / double(n), 0.0);  // NaN stays
         }
     }

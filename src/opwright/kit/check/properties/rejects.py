@@ -147,8 +147,9 @@ def _worse(value: Any, rng: random.Random) -> tuple[str, Any]:
         return rng.choice([("emptied", []), ("shortened", value[:-1]), ("with a None in it", [*value, None])])
     if isinstance(value, list):
         return rng.choice([("emptied", []), ("too long", [*value, *value])])
+    large = BEYOND if isinstance(value, int) else "large"
     return rng.choice(
-        [("as text", "nonsense"), ("absent", None), (BEYOND, 2**70), ("as NaN", float("nan")), ("negative", -(2**40))]
+        [("as text", "nonsense"), ("absent", None), (large, 2**70), ("as NaN", float("nan")), ("negative", -(2**40))]
     )
 
 
