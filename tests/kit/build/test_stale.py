@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,10 +159,12 @@ def test_what_changes_whenever_it_is_built_is_an_error_that_names_it(
     header = define(tmp_path / "value.h", 0)
     source = write(tmp_path / "a.cpp", '#include "value.h"\n' + PLAIN)
     run: Callable[..., Any] = program.run
+    values, one_at_a_time = itertools.count(1), threading.Lock()  # compilers run side by side
 
     def saving(command: list[str], **how: Any) -> Any:
         done = run(command, **how)
-        define(header, len(command) + int(header.read_text().split()[-1]))
+        with one_at_a_time:
+            define(header, next(values))
         return done
 
     monkeypatch.setattr(program, "run", saving)

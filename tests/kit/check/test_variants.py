@@ -147,7 +147,7 @@ def test_options_are_set_and_lists_lengthened() -> None:
 
     sample = ow.Sample(([torch.ones(2)] * 3, torch.ones(2)))
     found = [*values.options_of(variants_of_options, sample)]
-    numbers = ["a=0", "a=1", "a=-1", "a=25e-1", "a=-3e-1"]
+    numbers = ["a=0", "a=1", "a=-1", "a=5e-1", "a=25e-1", "a=-3e-1"]
     assert found == ["xs*1", "xs*5", "xs*9", "xs*17", "bias=None", "flip=True", *numbers]
     for variant in found:
         change = values.Change(variants_of_options, torch.float32, variant, Constants(), random.Random(0))
