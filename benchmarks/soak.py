@@ -134,7 +134,7 @@ def main() -> int:
     parser.add_argument("ops", nargs="*", metavar="OP")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seeds", type=int, default=200)
-    parser.add_argument("--share", type=int, default=4)
+    parser.add_argument("--share", type=int, default=8)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=90 * 60)
     parser.add_argument("--json", type=Path)

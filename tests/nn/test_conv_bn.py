@@ -392,3 +392,15 @@ def test_a_sum_that_overflows_has_a_mean() -> None:
     x = 2e38 + 1e33 * torch.randn(1, 1, 50, 50)
     found = ow.conv_bn(x, torch.ones(1, 1, 1, 1)).mean
     torch.testing.assert_close(found.double(), x.double().mean((0, 2, 3)), rtol=1e-5, atol=0)
+
+
+def test_the_gradient_of_a_variance_is_not_off_by_what_its_mean_is_rounded_by() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 1, 3, 3) - 327
+    weight = torch.full((1, 1, 1, 1), 970.0)
+
+    def slope(dtype: torch.dtype) -> Tensor:
+        w = weight.to(dtype).requires_grad_()
+        return torch.autograd.grad(ow.conv_bn(x.to(dtype), w).var.sum(), w)[0].double()
+
+    torch.testing.assert_close(slope(torch.float32), slope(torch.float64), rtol=1e-3, atol=0)

@@ -90,10 +90,13 @@ def in_range(oracle: Oracle, case: Case) -> None:
 
 
 def judge(oracle: Oracle, got: Results, case: Case, what: str = "result") -> None:
-    """Raise Finding unless results are right; of values that the author did not choose, where they say anything."""
+    """Raise Finding unless results are right; of values and sizes that the author did not choose, where they say
+    anything."""
     try:
         oracle.judge(got, what)
     except Finding as f:
+        if case.variant and f.overflows and not oracle.fits:
+            raise NotApplicable("the reference's own steps come near the end of their dtype's range") from None
         if case.values and f.result is not None and oracle.chaotic(f.result):
             raise NotApplicable("rounding errors alone decide what the reference gives") from None
         raise

@@ -41,6 +41,8 @@ class Finding(Exception):
         """That of the result with the element."""
         self.result: int | None = None
         """Which result has wrong values, where that is what was found."""
+        self.overflows = False
+        """Whether the worst of them is infinite or NaN where the reference is finite."""
         self.call: Sample | None = None
         """The call in which it shows, where that is not the case's own."""
 
@@ -264,11 +266,14 @@ class Oracle:
         off = abs(v - e) if not math.isnan(abs(v - e)) else math.nan
         extent = f"the {name} is wrong in {int(bad.sum())} of {bad.numel()} elements"
         how = f": off by {off:.3g} where {allow:.3g} is allowed" if math.isfinite(off) else ""
-        if not math.isfinite(abs(v)) and math.isfinite(abs(e)):
+        overflows = not math.isfinite(abs(v)) and math.isfinite(abs(e))
+        if overflows:
             how = f": {v} where the reference is finite"
         elif not math.isfinite(abs(e)):
             how = f": {v:.6g} where the reference is {e}"
-        raise Finding(f"{extent}{how}", index=spot, expected=f"{e:.9g}", got=f"{v:.9g}", shape=value.shape)
+        found = Finding(f"{extent}{how}", index=spot, expected=f"{e:.9g}", got=f"{v:.9g}", shape=value.shape)
+        found.overflows = overflows
+        raise found
 
 
 def comparable(got: Tensor, shape: torch.Size, dtype: torch.dtype, name: str) -> None:

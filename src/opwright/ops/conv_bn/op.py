@@ -204,7 +204,10 @@ def _(
             d_mean, d_var = (None if g is None else summed(group, g)[0] for g in (grad_mean, grad_var))
         d_y = (d - spread(all_sums / n) - hat * spread(all_products / n)) * spread(scale)
         d_y = d_y if d_mean is None else d_y + spread(d_mean / n)
-        d_y = d_y if d_var is None else d_y + centred * spread(2 * d_var / n)
+        if d_var is not None:
+            # What the mean was rounded by adds up over all values; of a group's it is not worth a collective.
+            off = 0 if group else spread(centred.mean(AXES))
+            d_y = d_y + (centred - off) * spread(2 * d_var / n)
         d_bias = torch.zeros_like(sums)  # the mean takes it away again
     if frozen and wanted[2]:
         d_bias = d_y.sum(AXES)
