@@ -187,9 +187,14 @@ def with_positions(x: Tensor) -> Tensor:
     return x.softmax(0) + torch.arange(x.shape[0], dtype=x.dtype)[:, None]
 
 
+def running(x: Tensor) -> Tensor:
+    return torch.cumsum(x, -1)  # whose rule takes -1 for none of the dimensions
+
+
 @pytest.mark.parametrize(
     ("function", "shape", "cut"),
     [
+        (running, (5, 4), 1),
         (flat, (5, 4), 0),
         (spread_out, (5, 4), 0),
         (log_sum, (5, 4), 1),
@@ -201,6 +206,11 @@ def with_positions(x: Tensor) -> Tensor:
 def test_where_pytorchs_rules_are_wrong_every_device_gets_the_whole(function: Any, shape: Any, cut: int) -> None:
     op = with_kernel(f"whole_{function.__name__}", function)
     assert expect_right(op, [torch.randn(shape)], [S(cut)]) == ["replicates"] * 2
+
+
+def test_a_dimension_that_is_not_cut_may_be_counted_from_the_end() -> None:
+    op = with_kernel("from_the_end", running)
+    assert expect_right(op, [torch.randn(6, 4)], [S(0)]) == ["carried"] * 2
 
 
 @pytest.mark.parametrize("where", [None, 0, 1])

@@ -68,7 +68,6 @@ def _carried(
 def _propagate(here: Trace, step: Step, known: dict[int, Any], mesh: Any) -> tuple[Any, bool]:
     """Let PyTorch say where the results of a step are: its answer (None: the step takes no tensors), and whether
     something must be moved for it."""
-    dt = dtensors.parts()
     mine = step.numbers()
     spelled = str(step.function)
     if not any(n in known for n in mine):
@@ -78,32 +77,63 @@ def _propagate(here: Trace, step: Step, known: dict[int, Any], mesh: Any) -> tup
     for number in mine:
         if number not in known:
             raise Unclear(f"{spelled} takes a tensor that comes from nowhere")
-    arguments = tree_map(lambda v: known[v] if isinstance(v, Number) else v, step.arguments)
-    info = dt.propagator.op_to_schema_info.get(step.function) or getattr(
+    found, there, moved, taken = _asked(step.function, step.arguments, known)
+    if len(there) != len(step.results):
+        raise Unclear(f"PyTorch says too little about {spelled}, a step of its reference")
+    counted = _from_the_front(here, step)
+    if counted is not None:
+        _, others, *also = _asked(step.function, counted, known)
+        if ([s.placements for s in there], moved, taken) != ([s.placements for s in others], *also):
+            raise Unclear(
+                f"PyTorch's rule for {spelled}, a step of its reference, is another for the same dimension counted "
+                "from the end"
+            )
+    known.update(zip(step.results, there, strict=True))
+    return found, moved
+
+
+def _asked(function: Any, arguments: Any, known: Mapping[int, Any]) -> tuple[Any, list[Any], bool, list[Any]]:
+    """What PyTorch says of a step: its answer, where the results are, whether something must be moved for it, and where
+    it wants the tensors that the step takes."""
+    dt = dtensors.parts()
+    args, kwargs = tree_map(lambda v: known[v] if isinstance(v, Number) else v, arguments)
+    info = dt.propagator.op_to_schema_info.get(function) or getattr(
         dt.propagator, "op_to_schema_info_for_single_dim_strategy", {}
-    ).get(step.function)
-    schema = dt.OpSchema(step.function, tuple(arguments[0]), dict(arguments[1]), schema_info=info)
+    ).get(function)
+    schema = dt.OpSchema(function, tuple(args), dict(kwargs), schema_info=info)
     try:
         found = dt.propagator.propagate_op_sharding_non_cached(schema)
     except NotImplementedError:
-        raise Unclear(f"PyTorch has no rule for {spelled}, a step of its reference") from None
+        raise Unclear(f"PyTorch has no rule for {function}, a step of its reference") from None
     except Exception as e:
-        raise Unclear(f"PyTorch cannot shard {spelled}, a step of its reference ({type(e).__name__})") from None
+        raise Unclear(f"PyTorch cannot shard {function}, a step of its reference ({type(e).__name__})") from None
     specs = list(tree_flatten(found.output_spec, is_leaf=lambda v: isinstance(v, dt.Spec))[0])
-    there = [s for s in specs if s is not None]
-    if len(there) != len(step.results):
-        raise Unclear(f"PyTorch says too little about {spelled}, a step of its reference")
-    wanted = found.redistribute_schema
-    moved = (
-        found.needs_redistribute
-        and wanted is not None
-        and any(
-            mine.placements != theirs.placements
-            for mine, theirs in zip(schema.args_spec, wanted.args_spec, strict=False)
-        )
+    before = [spec.placements for spec in schema.args_spec]
+    wanted = found.redistribute_schema if found.needs_redistribute else None
+    taken = before if wanted is None else [spec.placements for spec in wanted.args_spec]
+    moved = any(a != b for a, b in zip(before, taken, strict=False))
+    return found, [s for s in specs if s is not None], moved, taken
+
+
+def _from_the_front(here: Trace, step: Step) -> Any:
+    """The arguments of a step with the dimensions that they count from the end counted from the front; None where
+    there are none. Not all of PyTorch's rules know that these are the same."""
+    rank = max(len(here.metas[n].shape) for n in (*step.numbers(), *step.results))
+    names = [a.name for a in step.function._schema.arguments]
+    args, kwargs = step.arguments
+
+    def counted(name: str, value: Any) -> Any:
+        if name not in ("dim", "dims"):
+            return value
+        if isinstance(value, (list, tuple)):
+            return [counted("dim", v) for v in value]
+        return value + rank if type(value) is int and value < 0 else value
+
+    fresh = (
+        [counted(name, value) for name, value in zip(names, args, strict=False)],
+        {name: counted(name, value) for name, value in kwargs.items()},
     )
-    known.update(zip(step.results, there, strict=True))
-    return found, moved
+    return None if same((list(args), kwargs), fresh) else fresh
 
 
 def _replicated(meta: Meta, mesh: Any) -> Any:
