@@ -155,9 +155,13 @@ def test_it_is_the_same_each_time_and_can_be_captured() -> None:
         return [out.detach(), *grads]  # a graph that lives on belongs to the stream it was made on
 
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        first = [step() for _ in range(3)][-1]
+        first, *others = [step() for _ in range(3)]
     torch.cuda.current_stream().wait_stream(side)
+    for other in others:
+        for a, b in zip(first, other, strict=True):
+            assert torch.equal(a, b)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = step()

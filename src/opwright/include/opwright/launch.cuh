@@ -28,6 +28,24 @@ namespace ow_inner {
 constexpr int64_t most_blocks = INT_MAX;
 constexpr int64_t most_rows = 65535;
 
+// Beside what a kernel has in its own right, without asking a launch gets 48 KiB of shared memory in all. Asked for is
+// all that the device has: a limit of what one launch needs would be that of another thread's launch, too.
+OPWRIGHT_NOINLINE void ask_for_shared(const void* kernel, size_t bytes) {
+    cudaFuncAttributes about = {};
+    cuda_check(cudaFuncGetAttributes(&about, kernel), "asking for a kernel");
+    if (bytes <= static_cast<size_t>(about.maxDynamicSharedSizeBytes) && bytes + about.sharedSizeBytes <= 48 * 1024)
+        return;
+    int most = 0;
+    cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, OnDevice::current().index),
+               "asking the device");
+    const int room = most - static_cast<int>(about.sharedSizeBytes);
+    check(bytes <= static_cast<size_t>(std::max(room, 0)), OnDevice::name(), ": a block has ", room,
+          " bytes of shared memory beside the kernel's own here, got ", bytes);
+    if (about.maxDynamicSharedSizeBytes < room)
+        cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, room),
+                   "asking for shared memory");
+}
+
 OPWRIGHT_NOINLINE void launch_raw(const void* kernel, const Grid& grid, void** arguments) {
     if (grid.blocks == 0 || grid.rows == 0 || grid.sheets == 0) return;
     const dim3 t = grid.threads;
@@ -37,11 +55,7 @@ OPWRIGHT_NOINLINE void launch_raw(const void* kernel, const Grid& grid, void** a
           " x ", grid.rows, " x ", grid.sheets);
     const cudaStream_t on = stream();
     if (__builtin_expect(synchronous(), false)) wait_for(on, "an earlier kernel on this stream");
-    if (grid.shared > 48 * 1024) {
-        cuda_check(
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(grid.shared)),
-            "asking for shared memory");
-    }
+    if (grid.shared > 0) ask_for_shared(kernel, grid.shared);
     const dim3 blocks(static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.rows),
                       static_cast<unsigned>(grid.sheets));
     const cudaError_t error = cudaLaunchKernel(kernel, blocks, t, arguments, grid.shared, on);

@@ -37,8 +37,13 @@ __global__ void __launch_bounds__(joining)
     const int64_t channel = blockIdx.x * int64_t(joined) + threadIdx.x % joined, size = 2 * channels + 1;
     const int row = threadIdx.x / joined;
     const bool inside = channel < channels;
-    // Parts differ little in their means: what is taken away at the end is small beside their own deviations.
-    const C pivot = inside && isfinite(parts[channel]) ? parts[channel] : C(0);
+    // Parts differ little in their means: what is taken away at the end is small beside their own deviations. A process
+    // without images has none.
+    int head = 0;
+    if (values) {
+        while (head + 1 < count && parts[head * size + 2 * channels] == C(0)) ++head;
+    }
+    const C near = inside ? parts[head * size + channel] : C(0), pivot = isfinite(near) ? near : C(0);
     C sums[3] = {};  // of values, of what they differ by from the pivot, of the squares of that
     if (inside) {
 #pragma unroll 8

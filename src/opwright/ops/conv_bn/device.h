@@ -36,7 +36,9 @@ inline Passes passes_of(DType dtype) {
 inline int multiprocessors() {
     static const int count = [] {
         int found = 0;
-        cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, ow_inner::OnDevice::current().index);
+        const int device = ow_inner::OnDevice::current().index;
+        ow_inner::cuda_check(cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device),
+                             "asking the device");
         return found;
     }();
     return count;

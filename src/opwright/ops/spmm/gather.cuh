@@ -238,7 +238,8 @@ __global__ void __launch_bounds__(block_threads, blocks_at_once) gather(__grid_c
         const bool done = walks && end - base <= G;
         const int32_t next_row = row + done;
         const bool more = next_row < last;
-        P next_base = done ? end : static_cast<P>(base + G);
+        // Who has finished stays where it is, while others of its warp go on.
+        P next_base = done || !walks ? end : static_cast<P>(base + G);
         const P next_end = done && more ? q.offset_of(after) : end;
         const bool next_passes = done && more && q.is_split(next_row, end, next_end);
         if (next_passes) next_base = next_end;
