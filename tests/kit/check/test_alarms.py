@@ -299,7 +299,7 @@ def test_what_rounding_alone_decides_says_nothing() -> None:
 def test_what_overflows_in_sizes_that_nobody_chose_must_do_so_alone(near: bool) -> None:
     x = torch.tensor([2.0**12 if near else 1.0, 3.0], dtype=torch.float16)
     oracle = Oracle(lambda sample: [sample.args[0] * 8 * 0.125], ow.Sample((x,)))
-    grown = [torch.tensor([torch.inf, 3], dtype=torch.float16)]  # 32 at once, say
+    grown: list[Tensor | None] = [torch.tensor([torch.inf, 3], dtype=torch.float16)]  # 32 at once, say
     with pytest.raises(NotApplicable if near else Finding):
         calls.judge(oracle, grown, Case(0, torch.float16, variant="tail"))
     with pytest.raises(Finding, match="finite"):
