@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-import operator
+import inspect
+import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.nn.utils import parametrize
+from torch.nn.modules import module as every
 
-from opwright.nn.conv_bn import KEEPS, ConvBN2d, Keep, fused, output_shape
+from opwright.nn.chains import NORMS, hooked, rewrite
+from opwright.nn.conv_bn import KEEPS, ConvBN2d, Keep
+from opwright.nn.traced import Refused, Traced, kinds, trace
 
-_OF_MODULE: dict[type, tuple[str, str | None]] = {
-    nn.ReLU: ("relu", None),
-    nn.LeakyReLU: ("leaky_relu", "negative_slope"),
-    nn.ELU: ("elu", "alpha"),
-    nn.SiLU: ("silu", None),
-    nn.GELU: ("gelu", None),
-}
-_OF_FUNCTION: dict[Any, tuple[str, float]] = {
-    F.relu: ("relu", 0.0),
-    torch.relu: ("relu", 0.0),
-    torch.relu_: ("relu", 0.0),
-    F.leaky_relu: ("leaky_relu", 0.01),
-    F.elu: ("elu", 1.0),
-    F.silu: ("silu", 0.0),
-    F.gelu: ("gelu", 0.0),
-}
-_PLAIN: dict[str, Callable[..., Tensor]] = {
-    "none": lambda z, slope: z,
-    "relu": lambda z, slope: F.relu(z),
-    "leaky_relu": F.leaky_relu,
-    "elu": F.elu,
-    "silu": lambda z, slope: F.silu(z),
-    "gelu": lambda z, slope: F.gelu(z),
-}
-_NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm)
+_LISTS = (nn.ModuleList, nn.ModuleDict)
+MOST_PLANS = 16
+"""How often a forward is traced again before it is left alone."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +40,10 @@ def fuse_conv_bn(model: nn.Module, *, keep: Keep = "input") -> nn.Module:
 
     Each module's own forward is traced, its children as they are. Where the trace shows that nobody else uses what lies
     between, the forward that is called afterwards computes the chain by `ow.conv_bn`. Parameters, buffers and the names
-    of the state_dict stay. Modules that are shared, have hooks or are parametrized are left alone; so is a forward that
-    cannot be traced, or that depends on `self.training`. `model.conv_bn_fusion` lists both. The model itself is
-    changed, and returned.
+    of the state_dict stay. Modules that are shared, have hooks or are parametrized are left alone; so is a forward of
+    which a trace does not tell all, such as one that depends on `self.training`, sets attributes or draws numbers.
+    `model.conv_bn_fusion` lists both. What changes later (a hook, another module in its place, an attribute that the
+    forward reads) is noticed. The model itself is changed, and returned.
 
     Args:
         keep: what gradients are computed from, as for `ow.nn.ConvBN2d`
@@ -80,11 +61,36 @@ def fuse_conv_bn(model: nn.Module, *, keep: Keep = "input") -> nn.Module:
     found: dict[str, str] = {}
     left: dict[str, str] = {}
     for name, module in list(model.named_modules()):
-        if isinstance(module, ConvBN2d) or not any(isinstance(c, nn.Conv2d) for c in module.children()):
-            continue
-        Forward(module, keep).install(name, uses, found, left)
+        if not isinstance(module, (ConvBN2d, *_LISTS)) and any(isinstance(c, nn.Conv2d) for c in _called(module)):
+            Forward(module, keep).install(name, uses, found, left)
     object.__setattr__(model, "conv_bn_fusion", Fusion(list(found), left))
     return model
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A forward whose chains are fused, and what it depends on."""
+
+    run: Callable[..., Any]
+    traced: Traced
+    parts: list[tuple[nn.Module, type]]
+    """The modules that are not called any more, each with its class, which a parametrization changes."""
+    owners: list[tuple[nn.Module, dict[str, Any]]]
+    """The modules in which those were found, with their children."""
+
+    def holds(self, module: nn.Module) -> bool:
+        """Whether everything is still as it was."""
+        for part, kind in self.parts:
+            if type(part) is not kind or hooked(part):
+                return False
+        for owner, children in self.owners:
+            now = owner._modules
+            if len(now) != len(children):
+                return False
+            for name, child in children.items():
+                if now.get(name) is not child:
+                    return False
+        return self.traced.holds(module)
 
 
 class Forward:
@@ -93,226 +99,127 @@ class Forward:
     def __init__(self, module: nn.Module, keep: Keep) -> None:
         self.module, self.keep = module, keep
         self.names: list[str] = []
-        self.run: Callable[..., Any] | None = None
+        self.plans: dict[Any, Plan | None] = {}
+        self.built = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.run is None:
-            self._build(Counter(), {})
-        assert self.run is not None
-        return self.run(self.module, *args, **kwargs)
+        module = self.module
+        kind = kinds(args, kwargs)
+        if every._global_forward_hooks or every._global_forward_pre_hooks or every._global_backward_hooks:
+            plan = None  # which are to see every module
+        elif kind not in self.plans:
+            plan = self._again(kind, args, kwargs)
+        else:
+            plan = self.plans[kind]
+            if plan is not None and not plan.holds(module):
+                plan = self._again(kind, args, kwargs)
+        if plan is None:
+            return type(module).forward(module, *args, **kwargs)
+        return plan.run(module, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """What a function is asked for."""
+        if name not in _OF_FUNCTIONS:
+            raise AttributeError(name)
+        forward = type(self.module).forward
+        return inspect.signature(forward.__get__(self.module)) if name == "__signature__" else getattr(forward, name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"run": None}
+        return self.__dict__ | {"plans": {}, "built": 0}
 
     def install(self, name: str, uses: Counter[int], found: dict[str, str], left: dict[str, str]) -> None:
         """Become the module's forward, if there is anything to fuse."""
-        if isinstance(self.module.__dict__.get("forward"), Forward):
+        own = self.module.__dict__.get("forward")
+        if isinstance(own, Forward):
             return
         said: dict[str, str] = {}
-        names = self._build(uses, said)
+        if own is None:
+            self.names, plan = self._build(None, {}, uses, said)
+            self.plans[_usual(self.module)] = plan
+        elif any(isinstance(c, NORMS) for c in _called(self.module)):
+            said[""] = "its forward was set for this module alone"
         prefix = f"{name}." if name else ""
         left.update({prefix + n if n else name: why for n, why in said.items()})
-        if names:
-            self.names = names
-            found.update({prefix + n: prefix for n in names})
+        if self.names:
+            found.update({prefix + n: prefix for n in self.names})
             object.__setattr__(self.module, "forward", self)
 
-    def _build(self, uses: Counter[int], left: dict[str, str]) -> list[str]:
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _again(self, kind: Any, args: Any, kwargs: Any) -> Plan | None:
+        """The plan for a call of a kind that was not there before, or where something has changed."""
+        self.built += 1
+        plan = None
+        if self.built <= MOST_PLANS:
+            _, plan = self._build(args, kwargs, Counter(), {})
+        elif self.built == MOST_PLANS + 1:
+            warnings.warn(
+                f"fuse_conv_bn: {type(self.module).__name__} is called without fused chains from now on, since what "
+                f"its forward reads has changed {MOST_PLANS} times: an attribute or a number that is another each time",
+                stacklevel=3,
+            )
+        self.plans[kind] = plan
+        return plan
+
+    def _build(
+        self, args: Any, kwargs: dict[str, Any], uses: Counter[int], left: dict[str, str]
+    ) -> tuple[list[str], Plan | None]:
+        """The names of the convolutions that are fused, and how."""
         module = self.module
-        has_norm = any(isinstance(c, _NORMS) for c in module.children())
+        has_norm = any(isinstance(c, NORMS) for c in _called(module))
+        own = module.__dict__.pop("forward", None)
         try:
-            graph = _trace(module)
+            traced = trace(module, args, kwargs)
         except Exception as e:
             if has_norm:
-                left[""] = f"its forward cannot be traced: {e}"
-            return []
-        names = [*_rewrite(module, graph, self.keep, self.names, uses, left)]
-        if names:
-            code = graph.python_code("self")
-            scope = dict(code.globals)
-            exec(compile(code.src, f"<fused forward of {type(module).__name__}>", "exec"), scope)
-            self.run = scope["forward"]
-        return names
+                left[""] = str(e) if isinstance(e, Refused) else f"its forward cannot be traced: {e}"
+            return [], None
+        finally:
+            if own is not None:
+                object.__setattr__(module, "forward", own)
+        graph = traced.graph
+        names, targets = rewrite(module, graph, self.keep, self.names, uses, left)
+        if not names:
+            return [], None
+        code = graph.python_code("self")
+        scope = dict(code.globals)
+        exec(compile(code.src, f"<fused forward of {type(module).__name__}>", "exec"), scope)
+        parts = [(part, type(part)) for part in map(module.get_submodule, targets)]
+        owners = {id(o): o for target in targets for o in _owners(module, target)}.values()
+        return names, Plan(scope["forward"], traced, parts, [(o, dict(o._modules)) for o in owners])
 
 
-class _Unknown:
-    """What `training` is while a forward is traced: who asks cannot be traced."""
-
-    def __bool__(self) -> bool:
-        raise TypeError("it depends on self.training")
-
-
-def _trace(module: nn.Module) -> Any:
-    """The graph of a module's own forward."""
-    from torch import fx
-
-    class Tracer(fx.Tracer):
-        def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-            return True
-
-    training, own = module.training, module.__dict__.pop("forward", None)
-    module.__dict__["training"] = _Unknown()
-    try:
-        return Tracer().trace(module)
-    finally:
-        module.__dict__["training"] = training
-        if own is not None:
-            module.__dict__["forward"] = own
+_OF_FUNCTIONS = (
+    "__code__",
+    "__defaults__",
+    "__globals__",
+    "__kwdefaults__",
+    "__name__",
+    "__qualname__",
+    "__signature__",
+)
 
 
-class _Chain(NamedTuple):
-    conv: Any
-    bn: Any
-    add: Any
-    residual: Any
-    act: Any
-    activation: str
-    slope: float
-
-    @property
-    def nodes(self) -> list[Any]:
-        return [n for n in (self.conv, self.bn, self.add, self.act) if n is not None]
+def _called(module: nn.Module) -> Iterator[nn.Module]:
+    """The modules that a forward calls itself: its children, and those in lists of them."""
+    for child in module.children():
+        if isinstance(child, _LISTS):
+            yield from _called(child)
+        else:
+            yield child
 
 
-def _rewrite(
-    module: nn.Module, graph: Any, keep: Keep, only: list[str], uses: Counter[int], left: dict[str, str]
-) -> list[str]:
-    """Fuse the chains of a graph; the names of their convolutions."""
-    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
-    names = []
-    for node in list(graph.nodes):
-        bn = _module(module, node)
-        if not isinstance(bn, _NORMS) or not node.args:
-            continue
-        conv = _module(module, node.args[0])
-        if not isinstance(conv, nn.Conv2d) or (only and node.args[0].target not in only):
-            continue
-        if any(len(n.args) != 1 or n.kwargs for n in (node, node.args[0])):
-            left[node.args[0].target] = "it is called by keyword"
-            continue
-        why = next(filter(None, (_refuses(m, n, calls, uses) for m, n in ((conv, node.args[0]), (bn, node)))), None)
-        if why is None and len(node.args[0].users) > 1:
-            why = "its output has another use"
-        if why is not None:
-            left[node.args[0].target] = why
-            continue
-        names.append(node.args[0].target)
-        _replace(graph, _chain(module, graph, node, calls, uses), keep)
-    graph.lint()
-    return names
+def _usual(module: nn.Module) -> Any:
+    """The kind of call that a module is traced for before there is one."""
+    parameters = [*inspect.signature(type(module).forward).parameters.values()][1:]
+    count = sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+    named = [p.name for p in parameters if p.default is p.empty and p.kind is p.KEYWORD_ONLY]
+    return (Tensor,) * count, tuple((name, Tensor) for name in named)
 
 
-def _module(owner: nn.Module, node: Any) -> nn.Module | None:
-    if getattr(node, "op", None) != "call_module":
-        return None
-    return owner.get_submodule(node.target)
-
-
-def _refuses(module: nn.Module, node: Any, calls: Counter[Any], uses: Counter[int]) -> str | None:
-    """Why a module must be called as it is."""
-    if parametrize.is_parametrized(module):
-        return f"{node.target} is parametrized"
-    if type(module) not in (nn.Conv2d, *_NORMS, *_OF_MODULE):
-        return f"{node.target} is a {type(module).__name__}"
-    if any(getattr(module, f"_{kind}_hooks") for kind in ("forward", "forward_pre", "backward", "backward_pre")):
-        return f"{node.target} has hooks"
-    if type(module) not in _OF_MODULE and (calls[node.target] > 1 or uses[id(module)] > 1):
-        return f"{node.target} is shared"
-    return None
-
-
-def _chain(module: nn.Module, graph: Any, bn: Any, calls: Counter[Any], uses: Counter[int]) -> _Chain:
-    """The longest chain behind a batch norm that can move to where it ends."""
-    chain = _Chain(bn.args[0], bn, None, None, None, "none", 0.0)
-    last = _next(bn)
-    residual = None if last is None else _added(last, bn)
-    if last is not None and residual is not None and _still(module, graph, chain.conv, last, [*chain.nodes]):
-        chain = chain._replace(add=last, residual=residual)
-        last = _next(last)
-    if last is None or (_module(module, last) is None and last.op not in ("call_function", "call_method")):
-        return chain
-    read = _activation(module, last, calls, uses)
-    if read is not None and _still(module, graph, chain.conv, last, chain.nodes):
-        chain = chain._replace(act=last, activation=read[0], slope=read[1])
-    return chain
-
-
-def _next(node: Any) -> Any:
-    """Who alone uses a node."""
-    users = list(node.users)
-    return users[0] if len(users) == 1 else None
-
-
-def _added(node: Any, bn: Any) -> Any:
-    """What is added to a batch norm's result."""
-    functions = (operator.add, operator.iadd, torch.add)
-    is_add = node.op == "call_function" and node.target in functions
-    if not (is_add or (node.op == "call_method" and node.target in ("add", "add_"))) or node.kwargs:
-        return None
-    if len(node.args) != 2 or (node.target in (operator.iadd, "add_") and node.args[0] is not bn):
-        return None
-    other = node.args[1] if node.args[0] is bn else node.args[0]
-    return other if hasattr(other, "op") and other is not bn else None
-
-
-def _activation(module: nn.Module, node: Any, calls: Counter[Any], uses: Counter[int]) -> tuple[str, float] | None:
-    found = _module(module, node)
-    if found is not None:
-        if type(found) not in _OF_MODULE or _refuses(found, node, calls, uses) is not None or node.kwargs:
-            return None
-        name, attribute = _OF_MODULE[type(found)]
-        if name == "gelu" and getattr(found, "approximate", "none") != "none":
-            return None
-        return name, float(getattr(found, attribute)) if attribute else 0.0
-    if node.op == "call_method" and node.target in ("relu", "relu_"):
-        return "relu", 0.0
-    if node.op != "call_function" or node.target not in _OF_FUNCTION:
-        return None
-    name, slope = _OF_FUNCTION[node.target]
-    given = {k: v for k, v in node.kwargs.items() if k not in ("inplace", "input")}
-    if name in ("leaky_relu", "elu"):
-        word = "negative_slope" if name == "leaky_relu" else "alpha"
-        value = given.pop(word, node.args[1] if len(node.args) > 1 else slope)
-        return (name, float(value)) if not given and isinstance(value, (int, float)) else None
-    return (name, 0.0) if not given and (name == "relu" or len(node.args) == 1) else None
-
-
-def _still(module: nn.Module, graph: Any, first: Any, last: Any, chain: list[Any]) -> bool:
-    """Whether nothing between two nodes, a chain aside, may write to what the first reads."""
-    between = False
-    for node in graph.nodes:
-        if node is last:
-            return True
-        if between and node not in chain and _writes(module, node):
-            return False
-        between = between or node is first
-    return False
-
-
-def _writes(module: nn.Module, node: Any) -> bool:
-    inside = _module(module, node)
-    if inside is not None:
-        return any(getattr(m, "inplace", False) for m in inside.modules())
-    if node.op == "call_method":
-        return bool(node.target.endswith("_")) and not node.target.endswith("__")
-    name = getattr(node.target, "__name__", "")
-    written = name.endswith("_") or (getattr(operator, name, None) is node.target and name.startswith("i"))
-    return node.op == "call_function" and (bool(written) or bool(node.kwargs.get("inplace")))
-
-
-def _replace(graph: Any, chain: _Chain, keep: Keep) -> None:
-    last = chain.nodes[-1]
-    with graph.inserting_before(last):
-        conv, bn = (graph.create_node("get_attr", n.target) for n in (chain.conv, chain.bn))
-        given = (conv, bn, chain.conv.args[0], chain.residual, chain.activation, chain.slope, keep)
-        node = graph.call_function(run_chain, given)
-    last.replace_all_uses_with(node)
-    for old in reversed(chain.nodes):
-        graph.erase_node(old)
-
-
-def run_chain(conv: nn.Conv2d, bn: Any, x: Tensor, residual: Any, activation: str, slope: float, keep: Keep) -> Tensor:
-    """A fused chain. What is added may be a number, or broadcast: that is for PyTorch."""
-    if residual is None or (isinstance(residual, Tensor) and residual.shape == output_shape(conv, x)):
-        return fused(conv, bn, x, residual, activation, slope, keep)
-    return _PLAIN[activation](fused(conv, bn, x, None, "none", 0.0, keep) + residual, slope)
+def _owners(module: nn.Module, target: str) -> list[nn.Module]:
+    """The modules on the way to one."""
+    *path, _ = target.split(".")
+    found = [module]
+    for name in path:
+        found.append(found[-1].get_submodule(name))
+    return found

@@ -1,0 +1,229 @@
+"""Finds convolutions with a batch norm behind them in the graph of a forward, and puts one call in their place."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrize
+
+from opwright.nn.conv_bn import Keep, fused, output_shape
+
+_OF_MODULE: dict[type, tuple[str, str | None]] = {
+    nn.ReLU: ("relu", None),
+    nn.LeakyReLU: ("leaky_relu", "negative_slope"),
+    nn.ELU: ("elu", "alpha"),
+    nn.SiLU: ("silu", None),
+    nn.GELU: ("gelu", None),
+}
+_OF_FUNCTION: dict[Any, tuple[str, float]] = {
+    F.relu: ("relu", 0.0),
+    torch.relu: ("relu", 0.0),
+    torch.relu_: ("relu", 0.0),
+    F.leaky_relu: ("leaky_relu", 0.01),
+    F.elu: ("elu", 1.0),
+    F.silu: ("silu", 0.0),
+    F.gelu: ("gelu", 0.0),
+}
+_PLAIN: dict[str, Callable[..., Tensor]] = {
+    "none": lambda z, slope: z,
+    "relu": lambda z, slope: F.relu(z),
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
+    "silu": lambda z, slope: F.silu(z),
+    "gelu": lambda z, slope: F.gelu(z),
+}
+NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm)
+
+
+class _Chain(NamedTuple):
+    conv: Any
+    bn: Any
+    add: Any
+    residual: Any
+    act: Any
+    activation: str
+    slope: float
+
+    @property
+    def nodes(self) -> list[Any]:
+        return [n for n in (self.conv, self.bn, self.add, self.act) if n is not None]
+
+
+def rewrite(
+    module: nn.Module, graph: Any, keep: Keep, only: list[str], uses: Counter[int], left: dict[str, str]
+) -> tuple[list[str], list[str]]:
+    """Fuse the chains of a graph; the names of their convolutions, and of all modules that are not called any more."""
+    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
+    names: list[str] = []
+    targets: list[str] = []
+    for node in list(graph.nodes):
+        bn = _module(module, node)
+        if not isinstance(bn, NORMS) or not node.args:
+            continue
+        conv = _module(module, node.args[0])
+        if not isinstance(conv, nn.Conv2d) or (only and node.args[0].target not in only):
+            continue
+        if any(len(n.args) != 1 or n.kwargs for n in (node, node.args[0])):
+            left[node.args[0].target] = "it is called by keyword"
+            continue
+        why = next(filter(None, (_refuses(m, n, calls, uses) for m, n in ((conv, node.args[0]), (bn, node)))), None)
+        if why is None and len(node.args[0].users) > 1:
+            why = "its output has another use"
+        if why is None and not _still(module, graph, node.args[0], node, []):
+            why = "something is written between it and its batch norm"
+        if why is None and _written(module, node.args[0].args[0], node):
+            why = "what it reads is written"  # and is read again by the gradient
+        if why is not None:
+            left[node.args[0].target] = why
+            continue
+        names.append(node.args[0].target)
+        chain = _chain(module, graph, node, calls, uses)
+        targets += [n.target for n in chain.nodes if n.op == "call_module"]
+        last = chain.nodes[-1]
+        _replace(graph, chain, "input" if keep == "output" and _written(module, last, last) else keep)
+    graph.lint()
+    return names, targets
+
+
+def _module(owner: nn.Module, node: Any) -> nn.Module | None:
+    if getattr(node, "op", None) != "call_module":
+        return None
+    return owner.get_submodule(node.target)
+
+
+def _refuses(module: nn.Module, node: Any, calls: Counter[Any], uses: Counter[int]) -> str | None:
+    """Why a module must be called as it is."""
+    if parametrize.is_parametrized(module):
+        return f"{node.target} is parametrized"
+    if type(module) not in (nn.Conv2d, *NORMS, *_OF_MODULE):
+        return f"{node.target} is a {type(module).__name__}"
+    if hooked(module):
+        return f"{node.target} has hooks, or a forward of its own"
+    if type(module) not in _OF_MODULE and (calls[node.target] > 1 or uses[id(module)] > 1):
+        return f"{node.target} is shared"
+    return None
+
+
+def _chain(module: nn.Module, graph: Any, bn: Any, calls: Counter[Any], uses: Counter[int]) -> _Chain:
+    """The longest chain behind a batch norm that can move to where it ends."""
+    chain = _Chain(bn.args[0], bn, None, None, None, "none", 0.0)
+    last = _next(bn)
+    residual = None if last is None else _added(last, bn)
+    if last is not None and residual is not None and _still(module, graph, chain.conv, last, [*chain.nodes]):
+        chain = chain._replace(add=last, residual=residual)
+        last = _next(last)
+    if last is None or (_module(module, last) is None and last.op not in ("call_function", "call_method")):
+        return chain
+    read = _activation(module, last, calls, uses)
+    if read is None or not _still(module, graph, chain.conv, last, chain.nodes):
+        return chain
+    # Its gradient reads the output or what was added, where PyTorch's reads what it took: that nobody may write to.
+    kept = [last] if chain.residual is None else [last, chain.residual]
+    if read[0] != "relu" and any(_written(module, node, last) for node in kept):
+        return chain
+    return chain._replace(act=last, activation=read[0], slope=read[1])
+
+
+def _written(module: nn.Module, node: Any, after: Any) -> bool:
+    """Whether anybody writes to a node's result after another."""
+    return any(_writes(module, user) and user.args and user.args[0] is node and after < user for user in node.users)
+
+
+def _next(node: Any) -> Any:
+    """Who alone uses a node."""
+    users = list(node.users)
+    return users[0] if len(users) == 1 else None
+
+
+def _added(node: Any, bn: Any) -> Any:
+    """What is added to a batch norm's result."""
+    functions = (operator.add, operator.iadd, torch.add)
+    is_add = node.op == "call_function" and node.target in functions
+    if not (is_add or (node.op == "call_method" and node.target in ("add", "add_"))) or node.kwargs:
+        return None
+    if len(node.args) != 2 or (node.target in (operator.iadd, "add_") and node.args[0] is not bn):
+        return None
+    other = node.args[1] if node.args[0] is bn else node.args[0]
+    return other if hasattr(other, "op") and other is not bn else None
+
+
+def _activation(module: nn.Module, node: Any, calls: Counter[Any], uses: Counter[int]) -> tuple[str, float] | None:
+    found = _module(module, node)
+    if found is not None:
+        if type(found) not in _OF_MODULE or _refuses(found, node, calls, uses) is not None or node.kwargs:
+            return None
+        name, attribute = _OF_MODULE[type(found)]
+        if name == "gelu" and getattr(found, "approximate", "none") != "none":
+            return None
+        return name, float(getattr(found, attribute)) if attribute else 0.0
+    if node.op == "call_method" and node.target in ("relu", "relu_"):
+        return "relu", 0.0
+    if node.op != "call_function" or node.target not in _OF_FUNCTION:
+        return None
+    name, slope = _OF_FUNCTION[node.target]
+    given = {k: v for k, v in node.kwargs.items() if k not in ("inplace", "input")}
+    if name in ("leaky_relu", "elu"):
+        word = "negative_slope" if name == "leaky_relu" else "alpha"
+        value = given.pop(word, node.args[1] if len(node.args) > 1 else slope)
+        return (name, float(value)) if not given and isinstance(value, (int, float)) else None
+    return (name, 0.0) if not given and (name == "relu" or len(node.args) == 1) else None
+
+
+def _still(module: nn.Module, graph: Any, first: Any, last: Any, chain: list[Any]) -> bool:
+    """Whether nothing between two nodes, a chain aside, may write to what the first reads."""
+    between = False
+    for node in graph.nodes:
+        if node is last:
+            return True
+        if between and node not in chain and _writes(module, node):
+            return False
+        between = between or node is first
+    return False
+
+
+def _writes(module: nn.Module, node: Any) -> bool:
+    inside = _module(module, node)
+    if inside is not None:
+        return any(getattr(m, "inplace", False) for m in inside.modules())
+    if node.op == "call_method":
+        return bool(node.target.endswith("_")) and not node.target.endswith("__")
+    name = getattr(node.target, "__name__", "")
+    written = name.endswith("_") or (getattr(operator, name, None) is node.target and name.startswith("i"))
+    return node.op == "call_function" and (bool(written) or bool(node.kwargs.get("inplace")))
+
+
+def _replace(graph: Any, chain: _Chain, keep: Keep) -> None:
+    last = chain.nodes[-1]
+    with graph.inserting_before(last):
+        conv, bn = (graph.create_node("get_attr", n.target) for n in (chain.conv, chain.bn))
+        given = (conv, bn, chain.conv.args[0], chain.residual, chain.activation, chain.slope, keep)
+        node = graph.call_function(run_chain, given)
+    last.replace_all_uses_with(node)
+    for old in reversed(chain.nodes):
+        graph.erase_node(old)
+
+
+def run_chain(conv: nn.Conv2d, bn: Any, x: Tensor, residual: Any, activation: str, slope: float, keep: Keep) -> Tensor:
+    """A fused chain. What is added may be a number, or broadcast: that is for PyTorch."""
+    if residual is None or (isinstance(residual, Tensor) and residual.shape == output_shape(conv, x)):
+        return fused(conv, bn, x, residual, activation, slope, keep)
+    return _PLAIN[activation](fused(conv, bn, x, None, "none", 0.0, keep) + residual, slope)
+
+
+def hooked(part: nn.Module) -> bool:
+    """Whether a module does more, or else, than its class."""
+    own = part.__dict__
+    return bool(
+        own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
+        or "forward" in own
+        or "_conv_forward" in own
+    )

@@ -1,0 +1,408 @@
+"""A fused forward is what the forward itself would do: what a trace does not tell is left alone or noticed."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import weight_norm as old_weight_norm
+from torch.utils.checkpoint import checkpoint
+
+import opwright as ow
+from opwright.nn import fuse
+
+_KEPT: list[Any] = []
+
+
+class _Body(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn, self.act = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.ReLU()
+        self.register_buffer("calls", torch.zeros(()))
+        self.scale, self.count, self.seen = 2.0, 0, [0]
+        self.calls: Tensor
+        self.last: Any = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.bn(self.conv(x)))  # type: ignore[no-any-return]
+
+
+class _Counts(_Body):
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return super().forward(x)
+
+
+class _CountsInABuffer(_Body):
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
+class _CountsInAList(_Body):
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(1)
+        return super().forward(x)
+
+
+class _Remembers(_Body):
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = super().forward(x)
+        return self.last  # type: ignore[no-any-return]
+
+
+class _Hands(_Body):
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        _KEPT.append(y)
+        return y
+
+
+class _Quiet(_Body):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            y = self.conv(x)
+        return self.bn(y)  # type: ignore[no-any-return]
+
+
+class _Loud(_Body):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            return self.bn(self.conv(x))  # type: ignore[no-any-return]
+
+
+class _Wide(_Body):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return self.bn(self.conv(x))  # type: ignore[no-any-return]
+
+
+class _Checkpoints(_Body):
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(super().forward, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+class _ChecksPoints(_Body):
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(super().forward, x, use_reentrant=True)  # type: ignore[no-any-return]
+
+
+class _OnCpu(_Body):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autograd.graph.save_on_cpu():
+            return super().forward(x)
+
+
+class _Drops(_Body):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if random.random() < 0.5 else super().forward(x)
+
+
+class _DropsByTorch(_Body):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if torch.rand(()) < 0.5 else super().forward(x)
+
+
+class _Types(_Body):
+    def forward(self, x: Tensor | list[Tensor]) -> Tensor:
+        return super().forward(x if isinstance(x, Tensor) else torch.cat(x))
+
+
+class _Parameters(_Body):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x * 2 if isinstance(x, nn.Parameter) else x)
+
+
+class _Writes(_Body):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * 1.0
+        y = self.conv(x)
+        x.mul_(x)
+        return self.bn(y)  # type: ignore[no-any-return]
+
+
+class _WritesLater(_Body):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * 1.0
+        y = self.bn(self.conv(x))
+        return y + x.mul_(2)  # type: ignore[no-any-return]
+
+
+class _WritesToData(_Body):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * 1.0
+        y = self.conv(x)
+        x.data.mul_(x)
+        return self.bn(y)  # type: ignore[no-any-return]
+
+
+LEFT = {
+    _Counts: "it sets self.count",
+    _CountsInABuffer: "it sets self.calls",
+    _CountsInAList: "it changes self.seen",
+    _Remembers: "it sets self.last",
+    _Hands: "it keeps a tensor beyond the call",
+    _Quiet: "works under a mode of its own",
+    _Loud: "works under a mode of its own",
+    _Wide: "works under a mode of its own",
+    _Checkpoints: "",
+    _ChecksPoints: "",
+    _OnCpu: "works under a mode of its own",
+    _Drops: "it draws random numbers outside of PyTorch",
+    _DropsByTorch: "it computes with tensors that come from nowhere",
+    _Types: "it asks for the type of what it is given",
+    _Parameters: "it asks for the type of what it is given",
+    _Writes: "something is written between it and its batch norm",
+    _WritesLater: "what it reads is written",
+    _WritesToData: "something is written between it and its batch norm",
+}
+
+
+@pytest.mark.parametrize("kind", LEFT)
+def test_what_a_trace_does_not_tell_is_left_alone(kind: type[_Body]) -> None:
+    plain = kind()
+    before = dict(plain.__dict__)
+    model = ow.nn.fuse_conv_bn(copy.deepcopy(plain))
+    found: Any = model.conv_bn_fusion
+    assert found.fused == []
+    assert [why for why in found.left.values() if LEFT[kind] in why], found
+    assert type(model) is kind
+    assert {n: v for n, v in model.__dict__.items() if n in ("count", "seen", "scale", "last")} == {
+        n: v for n, v in before.items() if n in ("count", "seen", "scale", "last")
+    }
+    assert not model.get_buffer("calls").any()
+    _KEPT.clear()
+
+
+def test_a_forward_that_was_set_for_a_module_is_its_forward() -> None:
+    model = _Body()
+    model.forward = lambda x: x + 1  # type: ignore[method-assign]
+    found: Any = ow.nn.fuse_conv_bn(model).conv_bn_fusion
+    assert found.fused == []
+    assert found.left == {"": "its forward was set for this module alone"}
+    assert model(torch.ones(1)) == 2
+
+
+class _Optional(_Body):
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, twice: bool = False) -> Tensor:
+        y = self.bn(self.conv(x))
+        y = y if mask is None else y * mask
+        return y * self.scale if twice else y  # type: ignore[no-any-return]
+
+
+def _same(model: nn.Module, plain: nn.Module, *args: Any, **kwargs: Any) -> None:
+    plain.load_state_dict(model.state_dict())
+    torch.testing.assert_close(model(*args, **kwargs), plain(*args, **kwargs), rtol=1e-9, atol=1e-9)
+
+
+def fused(model: nn.Module, x: Tensor, *args: Any) -> bool:
+    """Whether a call runs the fused operator."""
+    node, kinds = model(x, *args).grad_fn, set()
+    while node is not None:
+        kinds.add(node.name())
+        node = node.next_functions[0][0] if node.next_functions else None
+    return any("ConvBn" in kind for kind in kinds)
+
+
+def test_each_kind_of_call_has_a_trace_of_its_own() -> None:
+    torch.manual_seed(0)
+    plain = _Optional().double()
+    model: Any = ow.nn.fuse_conv_bn(copy.deepcopy(plain))
+    assert model.conv_bn_fusion.fused == ["conv"]
+    x, mask = torch.randn(2, 3, 4, 4).double(), torch.randn(4, 4).double()
+    for _ in range(2):
+        _same(model, plain, x)
+        _same(model, plain, x, mask)
+        _same(model, plain, x=x, mask=mask, twice=True)
+        _same(model, plain, x, None, twice=True)
+    assert fused(model, x, mask)
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        model()
+
+
+def _hook(model: Any) -> None:
+    model.conv.register_forward_hook(lambda m, args, out: out * 0)
+
+
+def _pre_hook(model: Any) -> None:
+    model.bn.register_forward_pre_hook(lambda m, args: (args[0] + torch.arange(4.0, dtype=torch.float64),))
+
+
+def _normed(model: Any) -> None:
+    old_weight_norm(model.conv)
+    with torch.no_grad():
+        model.conv.weight_g.mul_(3), model.conv.weight_v.add_(0.5)
+
+
+def _own_forward(model: Any) -> None:
+    model.conv.forward = lambda x: x * 3
+
+
+def _own_convolution(model: Any) -> None:
+    model.conv._conv_forward = lambda x, weight, bias: x * 3
+
+
+def _other_act(model: Any) -> None:
+    model.act = nn.Tanh()
+
+
+def _other_norm(model: Any) -> None:
+    model.bn = nn.InstanceNorm2d(3, affine=True, track_running_stats=True).double()
+
+
+def _other_conv(model: Any) -> None:
+    model.conv = nn.Conv2d(3, 3, 3).double()
+
+
+def _other_scale(model: Any) -> None:
+    model.scale = 5.0
+
+
+class _Scales(_Body):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.scale
+
+
+CHANGES = [
+    _hook, _pre_hook, _normed, _own_forward, _own_convolution, _other_act, _other_norm, _other_conv, _other_scale
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.filterwarnings("ignore:`?torch.nn.utils.weight_norm")
+def test_what_changes_after_fusing_is_noticed(change: Callable[[Any], None]) -> None:
+    torch.manual_seed(0)
+    plain = _Scales().double()
+    model = ow.nn.fuse_conv_bn(copy.deepcopy(plain))
+    x = torch.randn(2, 3, 4, 4).double()
+    _same(model, plain, x)
+    assert fused(model, x)
+    for each in (plain, model):
+        change(each)
+    _same(model, plain, x)
+    _same(model, plain, x)
+
+
+@pytest.mark.parametrize("change", CHANGES[:5])
+@pytest.mark.filterwarnings("ignore:`?torch.nn.utils.weight_norm")
+def test_what_is_changed_before_is_left_alone(change: Callable[[Any], None]) -> None:
+    torch.manual_seed(0)
+    plain, model = _Scales().double(), _Scales().double()
+    model.load_state_dict(plain.state_dict())
+    for each in (plain, model):
+        change(each)
+    found: Any = ow.nn.fuse_conv_bn(model).conv_bn_fusion
+    assert found.fused == []
+    assert list(found.left) == ["conv"]
+    _same(model, plain, torch.randn(2, 3, 4, 4).double())
+
+
+class _Lists(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(3, 3, 1) for _ in range(2))
+        self.norms = nn.ModuleDict({"a": nn.BatchNorm2d(3), "b": nn.BatchNorm2d(3)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv, norm in zip(self.convs, self.norms.values(), strict=True):
+            x = F.relu(norm(conv(x)))
+        return x
+
+
+def test_modules_in_lists_are_found() -> None:
+    torch.manual_seed(0)
+    plain = _Lists().double()
+    model: Any = ow.nn.fuse_conv_bn(copy.deepcopy(plain))
+    assert model.conv_bn_fusion == ow.nn.Fusion(["convs.0", "convs.1"], {})
+    _same(model, plain, torch.randn(2, 3, 4, 4).double())
+    model.norms["b"] = nn.BatchNorm2d(3).double().eval()
+    plain.norms["b"] = copy.deepcopy(model.norms["b"])
+    _same(model, plain, torch.randn(2, 3, 4, 4).double())
+
+
+def test_a_module_that_is_appended_is_called() -> None:
+    plain = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)).double()
+    model: Any = ow.nn.fuse_conv_bn(copy.deepcopy(plain))
+    for m in (model, plain):
+        m.append(nn.Tanh())
+    _same(model, plain, torch.randn(2, 3, 4, 4).double())
+
+
+def test_hooks_for_all_modules_see_all_modules() -> None:
+    model = ow.nn.fuse_conv_bn(_Body())
+    seen: list[str] = []
+
+    def note(module: nn.Module, *_: Any) -> None:
+        seen.append(type(module).__name__)
+
+    handle: Any = nn.modules.module.register_module_forward_hook(note)
+    try:
+        model(torch.randn(2, 3, 4, 4))
+    finally:
+        handle.remove()
+    assert seen == ["Conv2d", "BatchNorm2d", "ReLU", "_Body"]
+    assert fused(model, torch.randn(2, 3, 4, 4))
+
+
+def test_what_changes_in_each_call_is_traced_some_times_only() -> None:
+    plain = _Scales().double()
+    model: Any = ow.nn.fuse_conv_bn(copy.deepcopy(plain))
+    x = torch.randn(2, 3, 4, 4).double()
+    for n in range(fuse.MOST_PLANS):
+        model.scale = plain.scale = n / 2
+        _same(model, plain, x)
+    model.scale = plain.scale = -1.0
+    with pytest.warns(UserWarning, match="_Scales is called without fused chains from now on"):
+        _same(model, plain, x)
+    assert not fused(model, x)
+
+
+class _ThenWritten(_Body):
+    def __init__(self, activation: str) -> None:
+        super().__init__()
+        self.activation, self.six = activation, nn.ReLU6(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn(self.conv(x))
+        if self.activation == "none":
+            return self.six(y)  # type: ignore[no-any-return]
+        z = x * 1.0
+        y = F.leaky_relu(y + z, 0.1) if self.activation == "leaky_relu" else F.silu(y + z)
+        return y.mul_(2) if self.activation == "leaky_relu" else y + z.mul_(2)
+
+
+@pytest.mark.parametrize("keep", ["input", "output", "all"])
+@pytest.mark.parametrize("activation", ["none", "leaky_relu", "silu"])
+def test_what_the_model_writes_to_is_not_what_is_kept(activation: str, keep: Any) -> None:
+    torch.manual_seed(0)
+    plain = _ThenWritten(activation).double()
+    model: Any = ow.nn.fuse_conv_bn(copy.deepcopy(plain), keep=keep)
+    assert model.conv_bn_fusion.fused == ["conv"]
+    x = torch.randn(2, 3, 4, 4).double()
+    grads = []
+    for m in (plain, model):
+        m(x * 1).square().sum().backward()
+        grads.append([p.grad for p in m.parameters() if p.grad is not None])
+    for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
+
+
+def test_a_fused_model_compiles_whole_and_is_exported() -> None:
+    torch.manual_seed(0)
+    plain = _Optional().double().eval()
+    model = ow.nn.fuse_conv_bn(copy.deepcopy(plain))
+    x = torch.randn(2, 3, 4, 4).double()
+    torch._dynamo.reset()
+    compiled: Any = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), plain(x), rtol=1e-9, atol=1e-9)
+    for strict in (True, False):
+        exported = torch.export.export(model, (x,), strict=strict)
+        torch.testing.assert_close(exported.module()(x), plain(x), rtol=1e-9, atol=1e-9)
+        assert any("conv_bn" in str(node.target) for node in exported.graph.nodes)
