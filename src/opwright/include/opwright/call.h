@@ -1,6 +1,7 @@
 // PyTorch's threads and PyTorch's operators.
 #pragma once
 
+#include <dlfcn.h>
 #include <opwright/tensor.h>
 #include <torch/csrc/stable/stableivalue_conversions.h>
 
@@ -133,6 +134,20 @@ struct Unboxed<std::tuple<R...>> {
 
 }  // namespace ow_inner
 
+namespace ow_inner {
+
+// Whether PyTorch did it; else raises, with the reason where this torch (2.13 or newer) tells one.
+template <class... Name>
+OPWRIGHT_INLINE void succeeded(AOTITorchError code, const Name&... name) {
+    if (__builtin_expect(code == TORCH_SUCCESS, true)) return;
+    using What = const char* (*)();
+    void* const found = dlsym(RTLD_DEFAULT, "torch_exception_get_what_without_backtrace");
+    const char* const what = found ? reinterpret_cast<What>(found)() : nullptr;
+    check(false, name..., " failed", what && *what ? ": " : "", what ? what : "");
+}
+
+}  // namespace ow_inner
+
 // Calls an operator of PyTorch with all arguments of its schema, defaults too, each of the schema's type: Tensor,
 // int64_t, double, bool, std::vector<int64_t>, DType, or a std::optional of one. A Scalar cannot be passed.
 //
@@ -143,8 +158,8 @@ template <class R = Tensor, class... Argument>
 R call(const char* op, const char* overload, const Argument&... arguments) {
     constexpr size_t results = ow_inner::Unboxed<R>::size;
     StableIValue stack[std::max(sizeof...(Argument), results) + 1] = {torch::stable::detail::from(arguments)...};
-    check(torch_call_dispatcher(op, overload, stack, TORCH_ABI_VERSION) == TORCH_SUCCESS, op, *overload ? "." : "",
-          overload, " failed");
+    ow_inner::succeeded(torch_call_dispatcher(op, overload, stack, TORCH_ABI_VERSION), op, *overload ? "." : "",
+                        overload);
     return ow_inner::Unboxed<R>::take(stack);
 }
 

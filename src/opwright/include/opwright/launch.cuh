@@ -63,7 +63,8 @@ OPWRIGHT_NOINLINE void launch_raw(const void* kernel, const Grid& grid, void** a
         cudaGetLastError();
         check(error == cudaErrorNoKernelImageForDevice, ow_inner::OnDevice::name(),
               ": the launch failed: ", cudaGetErrorString(error), ", with blocks (", blocks.x, ", ", blocks.y, ", ",
-              blocks.z, "), threads (", t.x, ", ", t.y, ", ", t.z, ") and ", grid.shared, " bytes of shared memory");
+              blocks.z, "), threads (", t.x, ", ", t.y, ", ", t.z, ") and ", grid.shared, " bytes of shared memory (",
+              cudaGetErrorName(error), ")");
         cuda_fail(error, "the launch");
     }
     if (__builtin_expect(synchronous(), false)) wait_for(on, "the kernel");

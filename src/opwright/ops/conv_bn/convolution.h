@@ -42,9 +42,9 @@ inline Tensor convolve(const Tensor& x, const Tensor& weight, const Geometry& s)
                     Sizes{0, 0}, s.groups);
     }
     Handle out = nullptr;
-    check(run(x.get(), weight.get(), nullptr, s.stride.data(), 2, s.padding.data(), 2, s.dilation.data(), 2, false,
-              nothing, 2, s.groups, &out) == TORCH_SUCCESS,
-          "aten::convolution failed");
+    ow_inner::succeeded(run(x.get(), weight.get(), nullptr, s.stride.data(), 2, s.padding.data(), 2, s.dilation.data(),
+                            2, false, nothing, 2, s.groups, &out),
+                        "aten::convolution");
     return Tensor(out);
 }
 
@@ -61,10 +61,10 @@ inline std::tuple<Tensor, Tensor> convolve_back(const Tensor& d, const Tensor& x
     if (run) {
         const int32_t mask[] = {to_x, to_weight, false};
         Handle found[3] = {};
-        check(
+        ow_inner::succeeded(
             run(d.get(), x.get(), weight.get(), nullptr, 0, s.stride.data(), 2, s.padding.data(), 2, s.dilation.data(),
-                2, false, nothing, 2, s.groups, mask, 3, &found[0], &found[1], &found[2]) == TORCH_SUCCESS,
-            "aten::convolution_backward failed");
+                2, false, nothing, 2, s.groups, mask, 3, &found[0], &found[1], &found[2]),
+            "aten::convolution_backward");
         const Tensor none(found[2]);
         d_x = Tensor(found[0]), d_weight = Tensor(found[1]);
     } else {
