@@ -25,10 +25,13 @@ struct Pattern {
     bool is_long() const { return dtype(rowptr) == DType::Long; }
 };
 
+// A vector of int64 as int32, by the device's own means.
+inline Tensor narrowed(const Tensor& index);
+
 // A vector of indices with its elements side by side, in the type that is asked for.
 inline Index laid(const Index& index, DType type) {
-    if (!given(index)) return {};
-    return aten::contiguous(dtype(*index) == type ? *index : aten::to(*index, type));
+    if (!given(index) || dtype(*index) == type) return given(index) ? Index(aten::contiguous(*index)) : Index();
+    return type == DType::Int ? narrowed(aten::contiguous(*index)) : aten::contiguous(aten::to(*index, type));
 }
 
 inline Pattern pattern(const char* op, const Tensor& rowptr, const Tensor& col, const Index& edge, const Schedule& s,

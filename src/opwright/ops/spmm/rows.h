@@ -7,6 +7,9 @@
 
 namespace graphs {
 
+// Of indices that have been looked at.
+inline Tensor narrowed(const Tensor& index) { return aten::to(index, DType::Int); }
+
 // Raises where an index lies outside [0, below).
 inline void refuse_values(const char* op, const char* name, const Tensor& index, int64_t below) {
     dispatch(Types<int32_t, int64_t>(), dtype(index), [&](auto zero) {

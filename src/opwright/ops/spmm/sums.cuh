@@ -257,6 +257,22 @@ inline Tensor walk(const Pattern& p, const Tensor& features, const Walk& w) {
     return out;
 }
 
+// Where 32 bits would make another index of it, it stays out of range.
+struct Narrow {
+    const int64_t* from;
+    int32_t* to;
+    __device__ void operator()(int64_t i) const {
+        const int64_t v = from[i];
+        to[i] = v < 0 ? -1 : v > INT32_MAX ? INT32_MAX : static_cast<int32_t>(v);
+    }
+};
+
+inline Tensor narrowed(const Tensor& index) {
+    const Tensor to = empty(Layout(index), DType::Int);
+    for_each(index.numel(), Narrow{data<const int64_t>(index), data<int32_t>(to)});
+    return to;
+}
+
 // Nobody waits for a GPU to look at indices: the walk leaves out those that it must not read.
 inline Pattern taken(const char* op, const Tensor& rowptr, const Tensor& col, const Index& edge, const Schedule& s,
                      int64_t columns, bool = false) {
