@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
-from opwright.nn.conv_bn import Keep, fused, output_shape
+from opwright.nn.conv_bn import NORMS, PLAIN, Keep, fused, hooked, output_shape
 
 _OF_MODULE: dict[type, tuple[str, str | None]] = {
     nn.ReLU: ("relu", None),
@@ -30,15 +30,6 @@ _OF_FUNCTION: dict[Any, tuple[str, float]] = {
     F.silu: ("silu", 0.0),
     F.gelu: ("gelu", 0.0),
 }
-_PLAIN: dict[str, Callable[..., Tensor]] = {
-    "none": lambda z, slope: z,
-    "relu": lambda z, slope: F.relu(z),
-    "leaky_relu": F.leaky_relu,
-    "elu": F.elu,
-    "silu": lambda z, slope: F.silu(z),
-    "gelu": lambda z, slope: F.gelu(z),
-}
-NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm)
 
 
 class _Chain(NamedTuple):
@@ -132,7 +123,7 @@ def _chain(module: nn.Module, graph: Any, bn: Any, calls: Counter[Any], uses: Co
 
 def _written(module: nn.Module, node: Any, after: Any) -> bool:
     """Whether anybody writes to a node's result after another."""
-    return any(_writes(module, user) and user.args and user.args[0] is node and after < user for user in node.users)
+    return any(after < user and any(to is node for to in _writes(module, user)) for user in node.users)
 
 
 def _next(node: Any) -> Any:
@@ -187,15 +178,26 @@ def _still(module: nn.Module, graph: Any, first: Any, last: Any, chain: list[Any
     return False
 
 
-def _writes(module: nn.Module, node: Any) -> bool:
+def _writes(module: nn.Module, node: Any) -> list[Any]:
+    """What a node writes to."""
+    first = [*node.args, *node.kwargs.values()][:1]
     inside = _module(module, node)
     if inside is not None:
-        return any(getattr(m, "inplace", False) for m in inside.modules())
+        return first if any(getattr(m, "inplace", False) for m in inside.modules()) else []
     if node.op == "call_method":
-        return bool(node.target.endswith("_")) and not node.target.endswith("__")
+        return first if node.target.endswith("_") and not node.target.endswith("__") else []
+    if node.op != "call_function":
+        return []
+    try:
+        given: Any = inspect.signature(node.target).bind(*node.args, **node.kwargs).arguments
+    except (TypeError, ValueError):  # one of PyTorch's in C++
+        given = node.kwargs
+    out = given.get("out")
+    if out is not None:
+        return list(out) if isinstance(out, (list, tuple)) else [out]
     name = getattr(node.target, "__name__", "")
-    written = name.endswith("_") or (getattr(operator, name, None) is node.target and name.startswith("i"))
-    return node.op == "call_function" and (bool(written) or bool(node.kwargs.get("inplace")))
+    own = name.endswith("_") or (getattr(operator, name, None) is node.target and name.startswith("i"))
+    return first if own or given.get("inplace") else []
 
 
 def _replace(graph: Any, chain: _Chain, keep: Keep) -> None:
@@ -213,17 +215,4 @@ def run_chain(conv: nn.Conv2d, bn: Any, x: Tensor, residual: Any, activation: st
     """A fused chain. What is added may be a number, or broadcast: that is for PyTorch."""
     if residual is None or (isinstance(residual, Tensor) and residual.shape == output_shape(conv, x)):
         return fused(conv, bn, x, residual, activation, slope, keep)
-    return _PLAIN[activation](fused(conv, bn, x, None, "none", 0.0, keep) + residual, slope)
-
-
-def hooked(part: nn.Module) -> bool:
-    """Whether a module does more, or else, than its class."""
-    own = part.__dict__
-    return bool(
-        own["_forward_hooks"]
-        or own["_forward_pre_hooks"]
-        or own["_backward_hooks"]
-        or own["_backward_pre_hooks"]
-        or "forward" in own
-        or "_conv_forward" in own
-    )
+    return PLAIN[activation](fused(conv, bn, x, None, "none", 0.0, keep) + residual, slope)

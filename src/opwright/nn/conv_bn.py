@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Literal
 
@@ -18,6 +18,16 @@ Keep = Literal["input", "output", "all"]
 ACTIVATIONS = ("none", "relu", "leaky_relu", "elu", "silu", "gelu")
 SLOPES = {"leaky_relu": 0.01, "elu": 1.0}
 KEEPS = ("input", "output", "all")
+PLAIN: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "none": lambda z, slope: z,
+    "relu": lambda z, slope: F.relu(z),
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
+    "silu": lambda z, slope: F.silu(z),
+    "gelu": lambda z, slope: F.gelu(z),
+}
+"""The activations as PyTorch has them."""
+NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm)
 _NOTHING = nullcontext()  # one for all: entering it again is nothing too
 
 
@@ -26,7 +36,8 @@ class ConvBN2d(nn.Module):
 
     `conv` and `bn` are a torch.nn.Conv2d and a torch.nn.BatchNorm2d with their arguments, parameters and buffers, so
     that checkpoints go either way; what they compute is one operator. Where `bn` is in evaluation mode, its running
-    statistics are constants, also while the rest trains.
+    statistics are constants, also while the rest trains. Parts that have hooks (those of pruning and of weight_norm,
+    too) are called as they are, one by one.
 
     Args:
         activation: None, relu, leaky_relu, elu, silu or gelu
@@ -79,7 +90,7 @@ class ConvBN2d(nn.Module):
     def of(
         cls,
         conv: nn.Conv2d,
-        bn: nn.BatchNorm2d,
+        bn: nn.BatchNorm2d | nn.SyncBatchNorm,
         activation: str | None = None,
         slope: float | None = None,
         keep: Keep = "input",
@@ -101,12 +112,14 @@ class ConvBN2d(nn.Module):
     def _hold(
         self,
         conv: nn.Conv2d,
-        bn: nn.BatchNorm2d,
+        bn: nn.BatchNorm2d | nn.SyncBatchNorm,
         activation: str | None,
         slope: float | None,
         keep: Keep,
         process_group: Any,
     ) -> None:
+        _refuse_part("conv", conv, nn.Conv2d)
+        _refuse_part("bn", bn, *NORMS)
         if bn.num_features != conv.out_channels:
             raise ValueError(
                 f"ConvBN2d: the batch norm must have the {conv.out_channels} channels of the convolution, "
@@ -172,6 +185,15 @@ class ConvBN2d(nn.Module):
         return ", ".join([*said, *(["synchronised"] if self.process_group is not None else [])])
 
 
+def _refuse_part(name: str, part: nn.Module, *kinds: type[nn.Module]) -> None:
+    """Raise where a part is of another kind, or of a subclass that computes something else."""
+    wanted, kind = " or ".join(f"torch.nn.{k.__name__}" for k in kinds), type(part)
+    if not isinstance(part, kinds):
+        raise TypeError(f"ConvBN2d: {name} must be a {wanted}, got {kind.__name__}")
+    if not any(kind.forward is k.forward for k in kinds):
+        raise TypeError(f"ConvBN2d: {name} must compute what a {wanted} does, and {kind.__name__} has its own forward")
+
+
 def fused(
     conv: nn.Conv2d,
     bn: nn.BatchNorm2d | nn.SyncBatchNorm,
@@ -185,9 +207,18 @@ def fused(
     """What a convolution, the batch norm behind it, an addition and an activation compute, in one operator."""
     if input.dim() != 4:
         raise ValueError(f"ConvBN2d: input must have 4 dimensions, got {input.dim()}")
+    training = bn.training
+    traced = torch._C._get_tracing_state() is not None
+    if hooked(conv) or hooked(bn) or (traced and training):  # a traced batch would have its size for ever
+        if process_group is not None:
+            raise RuntimeError(
+                "ConvBN2d: a process_group cannot be shared by parts that have hooks or are traced while they train; "
+                "make bn a torch.nn.SyncBatchNorm"
+            )
+        z = bn(conv(input))
+        return PLAIN[activation](z if residual is None else z + residual, slope)
     x, padding = padded(conv, input)
     weight, bias, gamma, beta, mean, var, batches = _tensors_of(conv, bn)
-    training = bn.training
     batch = training or mean is None
     group, ranks = "", 1
     if training and (process_group is not None or isinstance(bn, nn.SyncBatchNorm)):
@@ -195,10 +226,11 @@ def fused(
     # What the gradient of an activation reads beside the convolution: the output lives on as the next layer's input.
     of_output = residual is not None and (activation == "relu" or (activation in SLOPES and slope >= 0))
     recorded = torch.is_grad_enabled()
-    graph = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    graph = traced or torch.compiler.is_compiling()
     on_gpu = x.is_cuda
     autocast: Any = _NOTHING
-    if not graph and torch.is_autocast_enabled(kind := "cuda" if on_gpu else x.device.type):
+    kind = "cuda" if on_gpu else x.device.type
+    if not graph and kind != "meta" and torch.is_autocast_enabled(kind):  # of meta nobody may ask
         # As the operator declares it, whose own way to do so leads through Python.
         cast = torch.get_autocast_dtype(kind)
         x, weight = _cast(x, cast), _cast(weight, cast)
@@ -235,6 +267,19 @@ def fused(
             given: Any = (mean, var, batches, batch_mean, found.var, found.number)
             track_statistics(*given, values=values, momentum=bn.momentum)
     return output
+
+
+def hooked(part: nn.Module) -> bool:
+    """Whether a module does more, or else, than its class."""
+    own = part.__dict__
+    return bool(
+        own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
+        or "forward" in own
+        or "_conv_forward" in own
+    )
 
 
 def _cast(t: Tensor, dtype: torch.dtype) -> Tensor:

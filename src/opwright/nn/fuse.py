@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as every
 
-from opwright.nn.chains import NORMS, hooked, rewrite
-from opwright.nn.conv_bn import KEEPS, ConvBN2d, Keep
+from opwright.nn.chains import rewrite
+from opwright.nn.conv_bn import KEEPS, NORMS, ConvBN2d, Keep, hooked
 from opwright.nn.traced import Refused, Traced, kinds, trace
 
-_LISTS = (nn.ModuleList, nn.ModuleDict)
 MOST_PLANS = 16
 """How often a forward is traced again before it is left alone."""
 
@@ -61,7 +60,8 @@ def fuse_conv_bn(model: nn.Module, *, keep: Keep = "input") -> nn.Module:
     found: dict[str, str] = {}
     left: dict[str, str] = {}
     for name, module in list(model.named_modules()):
-        if not isinstance(module, (ConvBN2d, *_LISTS)) and any(isinstance(c, nn.Conv2d) for c in _called(module)):
+        computes = not (isinstance(module, ConvBN2d) or _holds_only(module))
+        if computes and any(isinstance(c, nn.Conv2d) for c in _called(module)):
             Forward(module, keep).install(name, uses, found, left)
     object.__setattr__(model, "conv_bn_fusion", Fusion(list(found), left))
     return model
@@ -199,10 +199,15 @@ _OF_FUNCTIONS = (
 )
 
 
+def _holds_only(module: nn.Module) -> bool:
+    """Whether a module has others, and nothing to compute with them."""
+    return type(module).forward is nn.Module.forward
+
+
 def _called(module: nn.Module) -> Iterator[nn.Module]:
-    """The modules that a forward calls itself: its children, and those in lists of them."""
+    """The modules that a forward calls itself: its children, and those of what only holds them."""
     for child in module.children():
-        if isinstance(child, _LISTS):
+        if _holds_only(child):
             yield from _called(child)
         else:
             yield child

@@ -71,7 +71,7 @@ using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 // What must hold for a kernel; what does not is for the reference to reject or to compute.
 inline void expect(const Tensor& x, const Tensor& weight, const Geometry& s) {
     check(s.stride.size() == 2 && s.padding.size() == 2 && s.dilation.size() == 2 && s.groups > 0 &&
-              x.size(1) == weight.size(1) * s.groups && weight.size(0) % s.groups == 0,
+              x.size(1) == weight.size(1) * s.groups && weight.size(0) % s.groups == 0 && weight.numel() > 0,
           "conv_bn: the convolution's arguments do not fit");
     for (size_t d = 0; d < 2; ++d) {
         check(s.stride[d] > 0 && s.padding[d] >= 0 && s.dilation[d] > 0,
@@ -91,6 +91,7 @@ Results forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bia
     const bool fixed = given(mean_any);
     expect(x, weight, s);
     check(fixed == given(var_any), "conv_bn: running_mean and running_var go together");
+    check(eps > 0 || (fixed && eps == 0), "conv_bn: eps must be positive");
     const Activation act = activation_of(activation);
     const bool by_output =
         act == Activation::relu || ((act == Activation::leaky_relu || act == Activation::elu) && slope >= 0);
@@ -150,6 +151,9 @@ Gradients backward(const OptionalTensor& grad, const OptionalTensor& grad_mean, 
     const DType own = dtype(x), wide = wide_dtype(own);
     const Activation act = activation_of(activation);
     const bool fixed = given(running_mean), shared = !group.empty() && !fixed;
+    check(fixed == given(running_var) && (fixed || (given(mean_any) && given(var_any))) && (!shared || given(count)),
+          "conv_bn: the statistics are not all there");
+    check(!shared || dtype(*count) == wide, "conv_bn: a number of values has the type of the statistics");
     const bool to_x = wants(wanted, 0), to_weight = wants(wanted, 1), to_bias = wants(wanted, 2) && given(bias_any),
                to_gamma = wants(wanted, 3) && given(gamma_any), to_beta = wants(wanted, 4) && given(beta_any),
                to_residual = wants(wanted, 5) && (given(residual_any) || !keep_residual);

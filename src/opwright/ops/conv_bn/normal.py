@@ -27,6 +27,7 @@ def refuse(
     padding: Sequence[int],
     dilation: Sequence[int],
     groups: int,
+    eps: float,
     ranks: int,
 ) -> None:
     """Raise for what no convolution with a batch norm behind it can be made of."""
@@ -47,6 +48,8 @@ def refuse(
         weight.shape[1] == inside,
         "weight must take the {x.shape[1]} channels of x in {groups} groups, {inside} each, got {weight.shape}",
     )
+    # PyTorch's own convolution computes something without channels, which no batch norm can be made of.
+    ow.require(weight.numel() > 0, "weight must have entries, got {weight.shape}")
     sizes = tuple(
         (x.shape[d + 2] + 2 * padding[d] - dilation[d] * (weight.shape[d + 2] - 1) - 1) // stride[d] + 1 for d in (0, 1)
     )
@@ -63,7 +66,9 @@ def refuse(
         residual is None or tuple(residual.shape) == shape,
         "residual must have the shape of the output, {shape}, got {residual.shape}",
     )
-    if channels["running_mean"] is None and ranks < 2:
+    batch = channels["running_mean"] is None
+    ow.require(eps > 0 or (eps == 0 and not batch), "eps must be positive, got {eps}")
+    if batch and ranks < 2:
         values = x.shape[0] * sizes[0] * sizes[1]
         ow.require(values != 1, "Expected more than 1 value per channel when training, got input size {shape}")
 

@@ -99,7 +99,7 @@ def conv_bn(
     tensor([0.0000, 0.0000, 0.0000, 0.0000, 0.2182, 0.6547, 1.0911, 1.5275])
     """
     channels = {"bias": bias, "gamma": gamma, "beta": beta, "running_mean": running_mean, "running_var": running_var}
-    refuse(x, weight, channels, residual, stride, padding, dilation, groups, ranks if group else 1)
+    refuse(x, weight, channels, residual, stride, padding, dilation, groups, eps, ranks if group else 1)
     ow.require(activation in ACTIVATIONS, "activation must be one of " + ", ".join(ACTIVATIONS) + ", got {activation}")
     ow.require(ranks < 2**63, "ranks must be a number of processes, got {ranks}")
     ow.require(-1 <= settings < END, "settings must be those of opwright.ops.conv_bn.settings, or -1, got {settings}")
@@ -340,7 +340,9 @@ DOMAIN = ow.Domain(dtypes=ow.FLOATING, wide=OF_CHANNELS, sizes=SIZES)
 OF_STATISTICS = (*OF_CHANNELS, "mean", "var", "number", "grad_mean", "grad_var")
 # Who differentiates statistics differentiates twice, or wants what no kernel computes: no tensor has this rank.
 BY_FORMULA = {"grad_mean": 0, "grad_var": 0, "grad_convolution": 0}
-GRADIENT_DOMAIN = ow.Domain(dtypes=ow.FLOATING, wide=OF_STATISTICS, sizes=SIZES, ranks=BY_FORMULA)
+OF_OUTPUT = "".join(f" {name}[n, o, k, l]" for name in ("grad_output", "output", "residual", "convolution"))
+SAVED = f"{SIZES} mean[o] var[o] number[]{OF_OUTPUT}"
+GRADIENT_DOMAIN = ow.Domain(dtypes=ow.FLOATING, wide=OF_STATISTICS, sizes=SAVED, ranks=BY_FORMULA)
 ON_GPU = ow.Options(sources=("float.cu", "double.cu", "half.cu", "bfloat16.cu"), nvccflags=("-compress-mode=size",))
 conv_bn.kernel_files("cpu.cpp", domain=DOMAIN, backward=GRADIENT_DOMAIN)
 conv_bn.kernel_files("cuda.cu", domain=DOMAIN, backward=GRADIENT_DOMAIN, options=ON_GPU)

@@ -14,8 +14,8 @@ void track_statistics_cpu(Tensor& running_mean, Tensor& running_var, std::option
         const auto to_mean = strided<C, 1>(running_mean), to_var = strided<C, 1>(running_var);
         const auto of_mean = strided<const C, 1>(mean), of_var = strided<const C, 1>(var);
         for (int64_t c = 0; c < to_mean.size(0); ++c) {
-            to_mean(c) += share * (of_mean(c) - to_mean(c));
-            to_var(c) += share * (of_var(c) * correction - to_var(c));
+            to_mean(c) = to_mean(c) * (C(1) - share) + of_mean(c) * share;
+            to_var(c) = to_var(c) * (C(1) - share) + of_var(c) * correction * share;
         }
     });
 }

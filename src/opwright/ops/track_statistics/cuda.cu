@@ -11,8 +11,8 @@ __global__ void __launch_bounds__(256)
     const C share = cumulative ? C(1) / seen : momentum;
     const C n = count ? *count : values, correction = n / (n - C(1));
     for (int64_t c = threadIdx.x; n > C(0) && c < to_mean.size(0); c += 256) {  // of an empty batch nothing
-        to_mean(c) += share * (of_mean(c) - to_mean(c));
-        to_var(c) += share * (of_var(c) * correction - to_var(c));
+        to_mean(c) = to_mean(c) * (C(1) - share) + of_mean(c) * share;
+        to_var(c) = to_var(c) * (C(1) - share) + of_var(c) * correction * share;
     }
     __syncthreads();
     if (batches && threadIdx.x == 0) ++*batches;

@@ -22,7 +22,7 @@ def track_statistics(
     values: int = 0,
     momentum: float | None = 0.1,
 ) -> None:
-    """running ← running + momentum · (batch - running), with Bessel's correction for the variance.
+    """running ← (1 - momentum) · running + momentum · batch, with Bessel's correction for the variance.
 
     A backward pass that runs the forward again, as activation checkpointing does, changes nothing: statistics are
     updated once a batch, which PyTorch's own batch norm does twice there.
@@ -38,8 +38,8 @@ def track_statistics(
         momentum: None takes the mean over all batches, and needs `batches`
 
     Equivalent to:
-        running_mean += momentum * (mean - running_mean)
-        running_var += momentum * (var * values / (values - 1) - running_var)
+        running_mean.mul_(1 - momentum).add_(momentum * mean)
+        running_var.mul_(1 - momentum).add_(momentum * var * values / (values - 1))
 
     >>> import torch, opwright as ow
     >>> mean, var = torch.zeros(2), torch.ones(2)
@@ -67,8 +67,8 @@ def track_statistics(
     if momentum is None and batches is not None:
         share = 1.0 / batches.to(mean.dtype)
     n: Any = values if count is None else count.to(mean.dtype)
-    new_mean = running_mean + share * (mean - running_mean)
-    new_var = running_var + share * (var * (n / (n - 1)) - running_var)
+    new_mean = running_mean * (1 - share) + mean * share
+    new_var = running_var * (1 - share) + var * (n / (n - 1)) * share
     # All processes together may have had nothing, which nobody waits to be told.
     running_mean.copy_(new_mean if count is None else torch.where(n > 0, new_mean, running_mean))
     running_var.copy_(new_var if count is None else torch.where(n > 0, new_var, running_var))
