@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -12,160 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import weight_norm as old_weight_norm
-from torch.utils.checkpoint import checkpoint
 
 import opwright as ow
 from opwright.nn import fuse
-
-_KEPT: list[Any] = []
-
-
-class _Body(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.bn, self.act = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.ReLU()
-        self.register_buffer("calls", torch.zeros(()))
-        self.scale, self.count, self.seen = 2.0, 0, [0]
-        self.calls: Tensor
-        self.last: Any = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.act(self.bn(self.conv(x)))  # type: ignore[no-any-return]
-
-
-class _Counts(_Body):
-    def forward(self, x: Tensor) -> Tensor:
-        self.count += 1
-        return super().forward(x)
-
-
-class _CountsInABuffer(_Body):
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        return super().forward(x)
-
-
-class _CountsInAList(_Body):
-    def forward(self, x: Tensor) -> Tensor:
-        self.seen.append(1)
-        return super().forward(x)
-
-
-class _Remembers(_Body):
-    def forward(self, x: Tensor) -> Tensor:
-        self.last = super().forward(x)
-        return self.last  # type: ignore[no-any-return]
-
-
-class _Hands(_Body):
-    def forward(self, x: Tensor) -> Tensor:
-        y = super().forward(x)
-        _KEPT.append(y)
-        return y
-
-
-class _Quiet(_Body):
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            y = self.conv(x)
-        return self.bn(y)  # type: ignore[no-any-return]
-
-
-class _Loud(_Body):
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.enable_grad():
-            return self.bn(self.conv(x))  # type: ignore[no-any-return]
-
-
-class _Wide(_Body):
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast("cpu", enabled=False):
-            return self.bn(self.conv(x))  # type: ignore[no-any-return]
-
-
-class _Checkpoints(_Body):
-    def forward(self, x: Tensor) -> Tensor:
-        return checkpoint(super().forward, x, use_reentrant=False)  # type: ignore[no-any-return]
-
-
-class _ChecksPoints(_Body):
-    def forward(self, x: Tensor) -> Tensor:
-        return checkpoint(super().forward, x, use_reentrant=True)  # type: ignore[no-any-return]
-
-
-class _OnCpu(_Body):
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autograd.graph.save_on_cpu():
-            return super().forward(x)
-
-
-class _Drops(_Body):
-    def forward(self, x: Tensor) -> Tensor:
-        return x if random.random() < 0.5 else super().forward(x)
-
-
-class _DropsByTorch(_Body):
-    def forward(self, x: Tensor) -> Tensor:
-        return x if torch.rand(()) < 0.5 else super().forward(x)
-
-
-class _Types(_Body):
-    def forward(self, x: Tensor | list[Tensor]) -> Tensor:
-        return super().forward(x if isinstance(x, Tensor) else torch.cat(x))
-
-
-class _Parameters(_Body):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x * 2 if isinstance(x, nn.Parameter) else x)
-
-
-class _Writes(_Body):
-    def forward(self, x: Tensor) -> Tensor:
-        x = x * 1.0
-        y = self.conv(x)
-        x.mul_(x)
-        return self.bn(y)  # type: ignore[no-any-return]
-
-
-class _WritesLater(_Body):
-    def forward(self, x: Tensor) -> Tensor:
-        x = x * 1.0
-        y = self.bn(self.conv(x))
-        return y + x.mul_(2)  # type: ignore[no-any-return]
-
-
-class _WritesToData(_Body):
-    def forward(self, x: Tensor) -> Tensor:
-        x = x * 1.0
-        y = self.conv(x)
-        x.data.mul_(x)
-        return self.bn(y)  # type: ignore[no-any-return]
-
-
-LEFT = {
-    _Counts: "it sets self.count",
-    _CountsInABuffer: "it sets self.calls",
-    _CountsInAList: "it changes self.seen",
-    _Remembers: "it sets self.last",
-    _Hands: "it keeps a tensor beyond the call",
-    _Quiet: "works under a mode of its own",
-    _Loud: "works under a mode of its own",
-    _Wide: "works under a mode of its own",
-    _Checkpoints: "",
-    _ChecksPoints: "",
-    _OnCpu: "works under a mode of its own",
-    _Drops: "it draws random numbers outside of PyTorch",
-    _DropsByTorch: "it computes with tensors that come from nowhere",
-    _Types: "it asks for the type of what it is given",
-    _Parameters: "it asks for the type of what it is given",
-    _Writes: "something is written between it and its batch norm",
-    _WritesLater: "what it reads is written",
-    _WritesToData: "something is written between it and its batch norm",
-}
+from tests.nn.forwards import KEPT, LEFT, Body
 
 
 @pytest.mark.parametrize("kind", LEFT)
-def test_what_a_trace_does_not_tell_is_left_alone(kind: type[_Body]) -> None:
+def test_what_a_trace_does_not_tell_is_left_alone(kind: type[Body]) -> None:
     plain = kind()
     before = dict(plain.__dict__)
     model = ow.nn.fuse_conv_bn(copy.deepcopy(plain))
@@ -177,11 +30,11 @@ def test_what_a_trace_does_not_tell_is_left_alone(kind: type[_Body]) -> None:
         n: v for n, v in before.items() if n in ("count", "seen", "scale", "last")
     }
     assert not model.get_buffer("calls").any()
-    _KEPT.clear()
+    KEPT.clear()
 
 
 def test_a_forward_that_was_set_for_a_module_is_its_forward() -> None:
-    model = _Body()
+    model = Body()
     model.forward = lambda x: x + 1  # type: ignore[method-assign]
     found: Any = ow.nn.fuse_conv_bn(model).conv_bn_fusion
     assert found.fused == []
@@ -189,7 +42,7 @@ def test_a_forward_that_was_set_for_a_module_is_its_forward() -> None:
     assert model(torch.ones(1)) == 2
 
 
-class _Optional(_Body):
+class _Optional(Body):
     def forward(self, x: Tensor, mask: Tensor | None = None, *, twice: bool = False) -> Tensor:
         y = self.bn(self.conv(x))
         y = y if mask is None else y * mask
@@ -264,7 +117,7 @@ def _other_scale(model: Any) -> None:
     model.scale = 5.0
 
 
-class _Scales(_Body):
+class _Scales(Body):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) * self.scale
 
@@ -335,7 +188,7 @@ def test_a_module_that_is_appended_is_called() -> None:
 
 
 def test_hooks_for_all_modules_see_all_modules() -> None:
-    model = ow.nn.fuse_conv_bn(_Body())
+    model = ow.nn.fuse_conv_bn(Body())
     seen: list[str] = []
 
     def note(module: nn.Module, *_: Any) -> None:
@@ -346,7 +199,7 @@ def test_hooks_for_all_modules_see_all_modules() -> None:
         model(torch.randn(2, 3, 4, 4))
     finally:
         handle.remove()
-    assert seen == ["Conv2d", "BatchNorm2d", "ReLU", "_Body"]
+    assert seen == ["Conv2d", "BatchNorm2d", "ReLU", "Body"]
     assert fused(model, torch.randn(2, 3, 4, 4))
 
 
@@ -363,7 +216,7 @@ def test_what_changes_in_each_call_is_traced_some_times_only() -> None:
     assert not fused(model, x)
 
 
-class _ThenWritten(_Body):
+class _ThenWritten(Body):
     def __init__(self, activation: str) -> None:
         super().__init__()
         self.activation, self.six = activation, nn.ReLU6(inplace=True)
