@@ -51,13 +51,11 @@ test-all: lint
 test-opinfo: setup
 	$(RUN) -m tests.opinfo --json tests/opinfo/results.json
 
-# On a machine with a GPU, from a plain source tree, with the Python at hand: torch, numpy, pytest, typer and rich.
-# With pytest-xdist, where that is installed, all files at once.
-AT_ONCE = $(shell $(PYTHON) -c 'from importlib.util import find_spec; print("-n 8 --dist loadfile" if find_spec("xdist") else "")')
-
+# On a machine with a GPU, from a plain source tree, with the Python at hand: torch, numpy, pytest, typer and rich. What
+# came of each file is stored in tests/on_gpu.json. ON_GPU: files, or `--within SECONDS`.
 test-cuda:
 	PYTHONPATH=$(CURDIR)/src $(PYTHON) -m opwright build
-	PYTHONPATH=$(CURDIR)/src $(PYTHON) -m pytest -c tests/cuda/pytest.ini --rootdir=. --confcutdir=. $(AT_ONCE) tests/cuda tests/kit/build/test_cuda.py
+	$(PYTHON) tests/on_gpu.py $(ON_GPU)
 
 # Under other versions of torch, in environments of their own: ENVIRONMENTS/.venv-torch-VERSION, 7 GB each, kept.
 VERSIONS ?= 2.10.0 2.15.0

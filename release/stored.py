@@ -8,8 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests import on_gpu
+
 Fault = tuple[str, str]
 RESULTS = "benchmarks/results"
+ON_GPU = "tests/on_gpu.json"
 
 
 def faults(root: Path, version: str, torch: tuple[str, str], today: datetime.date, days: int) -> list[Fault]:
@@ -26,6 +29,9 @@ def faults(root: Path, version: str, torch: tuple[str, str], today: datetime.dat
         except json.JSONDecodeError as e:
             found.append((f"{place} cannot be read: {e}", again))
             continue
+        if place == ON_GPU:
+            found += [(f"{place}: {what}", again) for what in on_gpu.stale(root, stored)]
+            continue
         found += [(f"{place}: {what}", again) for what in judge(place, stored, version, torch, today, days)]
     return found
 
@@ -33,6 +39,7 @@ def faults(root: Path, version: str, torch: tuple[str, str], today: datetime.dat
 def places(root: Path) -> list[tuple[str, str]]:
     """The files, and how each is made. What `opwright check` keeps for a machine's own report is not among them."""
     found = [("tests/versions.json", "make test-versions"), ("tests/opinfo/results.json", "make test-opinfo")]
+    found.append((ON_GPU, "make test-cuda"))
     measured = sorted(f.name for f in (root / RESULTS).glob("*.json") if not f.name.startswith("checked-"))
     for name in measured or ["*.json"]:
         found.append((f"{RESULTS}/{name}", "make bench-cuda" if "cuda" in name else "make bench"))

@@ -89,13 +89,14 @@ RUN = {"date": "2027-02-20", "failed": 0}
 TRIED = {"2.10.0": RUN, "2.15.0": RUN}
 OLD = {"date": "2027-01-20"}
 OPINFO = {"date": "2027-02-20", "counts": {"findings": 0}}
+ON_GPU: dict[str, Any] = {"trees": {}, "rows": {}}
 MEASURED = {"date": "2027-02-20", "versions": {"opwright": "0.2.0"}}
 
 
 def store(root: Path, **changed: Any) -> Path:
     """A tree with stored results; `changed` says which differ, None for those that are missing."""
-    files = {"versions": TRIED, "opinfo": OPINFO, "calls": MEASURED, "cuda": MEASURED} | changed
-    places = {"versions": "tests/versions.json", "opinfo": "tests/opinfo/results.json"}
+    files = {"versions": TRIED, "opinfo": OPINFO, "on_gpu": ON_GPU, "calls": MEASURED, "cuda": MEASURED} | changed
+    places = {"versions": "tests/versions.json", "opinfo": "tests/opinfo/results.json", "on_gpu": stored.ON_GPU}
     for name, content in files.items():
         file = root / places.get(name, f"benchmarks/results/{name}.json")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -115,6 +116,7 @@ def store(root: Path, **changed: Any) -> Path:
         ({"opinfo": None}, "tests/opinfo/results.json is missing", "make test-opinfo"),
         ({"opinfo": {**OPINFO, "counts": {"findings": 3}}}, "results.json: 3 findings", "make test-opinfo"),
         ({"opinfo": {**OPINFO, "date": "2026-12-01"}}, "90 days old", "make test-opinfo"),
+        ({"on_gpu": None}, "tests/on_gpu.json is missing", "make test-cuda"),
         ({"calls": {**MEASURED, "date": "2026-12-01"}}, "calls.json: it is 90 days old", "make bench"),
         ({"calls": {"rows": []}}, "calls.json: it names no date", "make bench"),
         ({"calls": {**MEASURED, "versions": {"opwright": "0.1.0"}}}, "of opwright 0.1.0, and this is", "make bench"),
