@@ -19,16 +19,24 @@ $(VENV)/ready: pyproject.toml constraints.txt
 demo: setup
 	$(RUN) examples/demo.py
 
+RESULTS := benchmarks/results
+
 bench: setup
 	$(RUN) -m opwright bench --renew-limits
-	$(RUN) benchmarks/see_through.py --json benchmarks/results/see_through.json
-	$(RUN) benchmarks/build.py --json benchmarks/results/build.json
-	$(RUN) benchmarks/calls.py --sweep --json benchmarks/results/calls.json
-	$(RUN) benchmarks/autograd.py --json benchmarks/results/autograd.json
-	$(RUN) benchmarks/operators.py --json benchmarks/results/operators.json
-	$(RUN) benchmarks/cpp.py --json benchmarks/results/cpp.json
-	$(RUN) benchmarks/sharding.py --json benchmarks/results/sharding.json
-	$(RUN) benchmarks/shipping.py --json benchmarks/results/shipping.json $(if $(wildcard dist/opwright-*.whl),--wheel $(lastword $(wildcard dist/opwright-*.whl)))
+	$(RUN) -P benchmarks/see_through.py --json $(RESULTS)/see_through.json
+	$(RUN) -P benchmarks/build.py --json $(RESULTS)/build.json
+	$(RUN) -P benchmarks/calls.py --sweep --json $(RESULTS)/calls.json
+	$(RUN) -P benchmarks/autograd.py --json $(RESULTS)/autograd.json
+	$(RUN) -P benchmarks/operators.py --json $(RESULTS)/operators.json
+	$(RUN) -P benchmarks/cpp.py --json $(RESULTS)/cpp.json
+	$(RUN) -P benchmarks/sharding.py --json $(RESULTS)/sharding.json
+	$(RUN) -P benchmarks/lltm.py --compile --json $(RESULTS)/lltm-cpu.json
+	$(RUN) -P benchmarks/conv_bn.py --json $(RESULTS)/conv_bn-cpu.json
+	$(RUN) -P benchmarks/conv_bn_training.py --json $(RESULTS)/conv_bn-training.json
+	$(RUN) -P benchmarks/graph_conv.py --json $(RESULTS)/graph_conv-cpu.json
+	scratch=$$(mktemp -d) && $(RUN) -P benchmarks/ways_in.py "$$scratch" --json $(RESULTS)/ways_in.json; rm -rf "$$scratch"
+	$(RUN) -P benchmarks/check.py --json $(RESULTS)/check.json
+	$(RUN) -P benchmarks/shipping.py --json $(RESULTS)/shipping.json $(if $(wildcard dist/opwright-*.whl),--wheel $(lastword $(wildcard dist/opwright-*.whl)))
 
 figures: setup
 	$(RUN) benchmarks/figures.py
@@ -64,9 +72,15 @@ ENVIRONMENTS ?= .
 test-versions:
 	$(PYTHON) tests/versions.py $(VERSIONS) --place $(ENVIRONMENTS)
 
+bench-cuda: export PYTHONPATH = src
 bench-cuda:
-	PYTHONPATH=src $(PYTHON) -m opwright build
-	PYTHONPATH=src $(PYTHON) benchmarks/gpu.py --json benchmarks/results/cuda.json
+	$(PYTHON) -m opwright build
+	$(PYTHON) -P benchmarks/gpu.py --json $(RESULTS)/cuda.json
+	$(PYTHON) -P benchmarks/gpu.py --only calls --json $(RESULTS)/cuda-calls.json
+	$(PYTHON) -P benchmarks/conv_bn.py --json $(RESULTS)/conv_bn-cuda.json
+	$(PYTHON) -P benchmarks/graph_conv.py --device cuda --json $(RESULTS)/graph_conv-cuda.json
+	$(PYTHON) -P benchmarks/lltm.py --device cuda --only cell --json $(RESULTS)/lltm-cuda.json
+	$(PYTHON) -P benchmarks/recurrent.py --json $(RESULTS)/recurrent.json
 
 soak: setup
 	$(PYTEST) -m soak

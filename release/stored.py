@@ -13,6 +13,11 @@ from tests import on_gpu
 Fault = tuple[str, str]
 RESULTS = "benchmarks/results"
 ON_GPU = "tests/on_gpu.json"
+APART = {
+    "soak.json": "make soak", "recurrent.json": "make bench-cuda",
+    "check_time.json": "python -P benchmarks/check_time.py OTHER",
+}  # fmt: skip
+"""What makes a file of results, where its name does not tell."""
 
 
 def faults(root: Path, version: str, torch: tuple[str, str], today: datetime.date, days: int) -> list[Fault]:
@@ -41,9 +46,12 @@ def places(root: Path) -> list[tuple[str, str]]:
     found = [("tests/versions.json", "make test-versions"), ("tests/opinfo/results.json", "make test-opinfo")]
     found.append((ON_GPU, "make test-cuda"))
     measured = sorted(f.name for f in (root / RESULTS).glob("*.json") if not f.name.startswith("checked-"))
-    for name in measured or ["*.json"]:
-        found.append((f"{RESULTS}/{name}", "make bench-cuda" if "cuda" in name else "make bench"))
-    return found
+    return found + [(f"{RESULTS}/{name}", _made(name)) for name in measured or ["*.json"]]
+
+
+def _made(name: str) -> str:
+    """The command that makes a file of results again."""
+    return APART.get(name, "make bench-cuda" if "cuda" in name else "make bench")
 
 
 def judge(
@@ -56,10 +64,12 @@ def judge(
         tried = {".".join(name.split(".")[:2]) for name in stored}
         yield from (f"torch {wanted} was not tried" for wanted in torch if wanted not in tried)
         yield from (f"{run['failed']} tests failed under torch {name}" for name, run in stored.items() if run["failed"])
-    elif "runs" in stored:
+    elif isinstance(stored.get("runs"), list):  # of a machine; others have runs of another kind
         runs = stored["runs"][-1:]
     elif place == "tests/opinfo/results.json" and stored["counts"]["findings"]:
         yield f"{stored['counts']['findings']} findings"
+    elif isinstance(stored.get("alarms"), list | int) and stored["alarms"]:
+        yield f"{len(stored['alarms']) if isinstance(stored['alarms'], list) else stored['alarms']} false alarms"
     for run in runs:
         if "date" not in run:
             yield "it names no date"

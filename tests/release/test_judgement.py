@@ -15,6 +15,8 @@ from release import api, building, changelog, steps, stored, versions
 from release.api.difference import Weight
 from release.steps import Context, Found
 
+ROOT = Path(__file__).resolve().parents[2]
+
 TODAY = datetime.date(2027, 3, 1)
 
 
@@ -105,6 +107,20 @@ def store(root: Path, **changed: Any) -> Path:
     return root
 
 
+def test_every_result_of_this_tree_can_be_judged() -> None:
+    found = list(stored.faults(ROOT, "0.0.0", ("2.10", "2.15"), datetime.date(2030, 1, 1), 30))
+    assert len({what.split(":")[0] for what, _ in found}) >= len(stored.places(ROOT))
+
+
+def test_what_is_named_to_make_a_figure_again_makes_it() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("$(RESULTS)", stored.RESULTS)
+    targets = {part.split(":")[0]: part for part in makefile.split("\n\n")}
+    of_a_machine = {f"{stored.RESULTS}/intel-xeon-2.json"}  # which `opwright bench` names after the machine
+    for place, again in stored.places(ROOT):
+        if place.startswith(stored.RESULTS) and place not in of_a_machine and again.startswith("make "):
+            assert place in targets[again.removeprefix("make ")], place
+
+
 @pytest.mark.parametrize(
     "changed, what, do",
     [
@@ -122,6 +138,8 @@ def store(root: Path, **changed: Any) -> Path:
         ({"calls": {**MEASURED, "versions": {"opwright": "0.1.0"}}}, "of opwright 0.1.0, and this is", "make bench"),
         ({"calls": {"runs": [MEASURED, {**MEASURED, "date": "2026-12-01"}]}}, "90 days old", "make bench"),
         ({"cuda": {**MEASURED, "date": "2026-12-01"}}, "cuda.json: it is 90 days old", "make bench-cuda"),
+        ({"calls": {"runs": {"eager": 1}, **MEASURED, "date": "2026-12-01"}}, "90 days old", "make bench"),
+        ({"soak": {**MEASURED, "alarms": [{"op": "spmm"}]}}, "soak.json: 1 false alarms", "make soak"),
         ({"calls": None, "cuda": None}, "benchmarks/results/*.json is missing", "make bench"),
     ],
 )  # fmt: skip
