@@ -38,6 +38,7 @@ TESTS = (
     "tests/kit/test_*.py",
     "tests/kit/distributed",
     "tests/kit/build",
+    "tests/graphs",
     "tests/nn",
     "tests/ops",
     "tests/tensors",
