@@ -89,6 +89,27 @@ def test_what_never_ends_crashes_or_is_killed_is_reported_and_the_rest_measured(
     assert kept["operators"]["wave"]["doc"] == "sin x + 1."
 
 
+def test_what_ends_its_process_when_it_is_verified_again_is_reported(tmp_path: Path) -> None:
+    text = (
+        OPERATORS.replace("(64, 4096)", "(64,)")
+        + """
+first = []
+
+def later(x):
+    first.append(float(x.max()))
+    if first[-1] != first[0]:  # not when two elements have changed places
+        os.abort()
+    return torch.sin(x) + 1
+
+wave.variant("later", later)
+"""
+    )
+    out, err = start(tmp_path, text, "--json", "-").communicate(timeout=120)
+    assert out, err
+    rows = {r["variant"]: r for r in json.loads(out)["rows"]}
+    assert {name: r["status"] for name, r in rows.items()} == {"eager": "ok", "opwright": "ok", "later": "crashed"}
+
+
 def test_a_file_that_does_not_load_in_the_worker_is_reported(tmp_path: Path) -> None:
     once = "if 'worker' in sys.argv[0]: raise ImportError('only once')\n"
     done = start(tmp_path, "import sys\n" + once + OPERATORS)

@@ -87,15 +87,15 @@ def measure(
     for name, found in passes.items():
         for way, readings in zip(good, found, strict=True):
             rows[way.name].update(_figures(name, found[0], readings))
-    tell("verifying", "again, after timing")
     for way, call, readings in zip(good, calls, passes["forward"], strict=True):
+        tell("verifying again", way.name)
         usual, of_baseline = (median(r.device) for r in (readings, passes["forward"][0]))
         try:
             if way.same and way.prepare is None and way is not good[0]:
                 honest.refuse_kept(call, renew, usual, calls[0], of_baseline)
         except Finding as f:
             rows[way.name] = _wrong(op, case, way, dtype, device, f)
-    for way, finding in _wrong_again(op, case, given, good, dtype, device).items():
+    for way, finding in _wrong_again(op, case, given, good, dtype, device, tell).items():
         rows[way.name] = _wrong(op, case, way, dtype, device, finding)
     good = [w for w in good if rows[w.name]["status"] == "ok"]
     least = {"forward": cost, "forward_backward": _both(op, sample, cost, dtype, device)}
@@ -118,7 +118,7 @@ def _wrong(op: Op[..., Any], case: Case, way: Variant, dtype: torch.dtype, devic
 
 
 def _wrong_again(
-    op: Op[..., Any], case: Case, given: Given, ways: list[Variant], dtype: torch.dtype, device: str
+    op: Op[..., Any], case: Case, given: Given, ways: list[Variant], dtype: torch.dtype, device: str, tell: Tell
 ) -> dict[Variant, Finding]:
     """The variants that are wrong for other values in the same memory, after all those calls."""
     found: dict[Variant, Finding] = {}
@@ -132,6 +132,7 @@ def _wrong_again(
         return found
     for way in ways:
         if way.same and way.prepare is None:
+            tell("verifying again", way.name)
             try:
                 honest.refuse_lazy(way.function, given, kinds)
                 honest.judge_again(way.function, given, put, truth, incoming)

@@ -194,7 +194,8 @@ def _run(job: Job, asked: Asked, results: Results, number: int, tell: Tell, keep
                 status, why = _death(e, asked.limit if started else asked.limit + STARTING)
         name = at.get("case", left[0])
         variant = at.get("variant", "")
-        blamed = variant if at.get("step") == "verifying" and variant != "eager" else "eager"
+        alone = at.get("step") in ("verifying", "verifying again")  # else all take turns
+        blamed = variant if alone else "eager"
         if at.get("step") in ("timing", "weighing"):
             why += f", while all variants were in {at['step']}"  # in turns: nobody knows whose turn it was
         results.add([_failed(job, name, blamed, status, why)], number)
