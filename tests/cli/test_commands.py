@@ -34,7 +34,10 @@ def test_list_names_every_operator() -> None:
     assert [row["op"] for row in rows] == [f"opwright.{op.name}" for op in OPERATORS]
     axpby = next(row for row in rows if row["op"] == "opwright.axpby")
     assert axpby["rungs"] == ["axpby_backward"]
-    assert "axpby_backward" in run("list").stdout
+    shown = run("list").stdout
+    assert "axpby_backward" in shown
+    for row in rows:
+        assert f"  {row['schema']}\n" in shown, "in one line, however long"
 
 
 def test_new_scaffolds_an_operator_that_works_as_it_stands(tmp_path: Path) -> None:

@@ -60,12 +60,11 @@ def list_operators(
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    table = Table("operator", "schema", "gradients", "kernels")
     for row in rows:
-        table.add_row(
-            row["op"], escape(row["schema"]), ", ".join(row["rungs"]) or "-", ", ".join(row["kernels"]) or "-"
-        )
-    console.print(table)
+        has = [("kernels", row["kernels"]), ("gradients", row["rungs"])]
+        facts = "".join(f"   {what}: {', '.join(names) or '-'}" for what, names in has)
+        console.print(f"[bold]{escape(row['op'])}[/bold]{escape(facts)}", highlight=False, soft_wrap=True)
+        console.print(f"  {row['schema']}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _row(op: ow.Op[..., Any]) -> dict[str, Any]:
