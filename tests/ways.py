@@ -22,7 +22,7 @@ from tests.losses import Losses
 Function = Callable[..., tuple[Tensor, ...]]
 Way = Callable[[Function, Function, list[Tensor]], None]
 WAYS: dict[str, Way] = {}
-SLOW = {"inductor", "inductor, dynamic"}
+SLOW = {"inductor", "inductor, dynamic", "autocast, compiled"}
 COMPILERS = {"aot_eager", "aot_eager, dynamic", "export", "make_fx", *SLOW}
 TWICE = {"func.hessian", "func.jacrev(jacrev)", "func.jacrev(jacfwd)", "func.grad(grad)", "func.jvp of vjp"}
 
@@ -363,6 +363,22 @@ _compiled("aot_eager", "aot_eager", None)
 _compiled("aot_eager, dynamic", "aot_eager", True)
 _compiled("inductor", "inductor", None)
 _compiled("inductor, dynamic", "inductor", True)
+
+
+@way("autocast, compiled")
+def _(f: Function, g: Function, given: list[Tensor]) -> None:
+    device = next((t.device.type for t in given), "cpu")
+    given = [t.float() if t.dtype == torch.float64 else t for t in given]  # which autocast leaves as it is
+    torch._dynamo.reset()
+    with torch.autocast(device, dtype=torch.bfloat16):
+        compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+        same(compiled(*given), f(*given), "compiled under autocast")
+        for got, expected in zip(gradients(compiled, given), gradients(f, given), strict=True):
+            if got is None or expected is None:
+                assert got is expected
+            else:  # which came through bfloat16
+                size = float(expected.abs().max()) if expected.numel() else 0.0
+                torch.testing.assert_close(got, expected, rtol=2**-6, atol=2**-6 * size, equal_nan=True)
 
 
 @way("export")

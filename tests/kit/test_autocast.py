@@ -94,3 +94,33 @@ def test_a_step_without_gradients_takes_none_from_the_next() -> None:
     out.float().sum().backward()
     assert weight.grad is not None
     assert weight.grad.any()
+
+
+class Step(torch.nn.Module):
+    def __init__(self, inside: bool) -> None:
+        super().__init__()
+        self.cell, self.inside = ow.nn.LLTMCell(8, 8), inside
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.inside:
+            return self.cell(x)[0]  # type: ignore[no-any-return]
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.cell(x)[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("where", ["around", "inside", "exported"])
+def test_graphs_cast_as_calls_do(where: str) -> None:
+    step = Step(inside=where != "around")
+    torch._dynamo.reset()
+    taken: Any = torch.compile(step, backend="aot_eager", fullgraph=True)
+    if where == "exported":
+        taken = torch.export.export(step, (torch.randn(2, 8),)).module()
+    for _ in range(2):
+        x, found = torch.randn(2, 8), []
+        for function in (step, taken):
+            with torch.autocast("cpu", torch.bfloat16, enabled=where == "around"):
+                out = function(x)
+            found.append((out, *torch.autograd.grad(out.float().square().sum(), list(function.parameters()))))
+        assert not torch.equal(found[0][0], step.cell(x)[0]), "nothing was cast"
+        for a, b in zip(*found, strict=True):
+            torch.testing.assert_close(a, b, rtol=2**-6, atol=2**-8)

@@ -30,14 +30,13 @@ def read_casts(name: str, known: dict[str, Any], casts: str | Iterable[str] | No
     return read
 
 
-def run(op: Op[..., Any], keyset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the dispatcher calls at an autocast key, the first of a keyset."""
+def run(op: Op[..., Any], device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the dispatcher calls at the autocast key of a kind of device."""
     casts = op.home.autocast
     if casts is None:
         return op.run_transformed(*args, **kwargs)
     # The gradient's arguments are what the forward made of its own: cast already, or not to be.
     names = () if op.is_gradient else casts
-    device = registry.AUTOCAST[keyset.highestPriorityTypeId().name]
     dtype = torch.get_autocast_dtype(_name(device))
     values = op.signature.bind(args, kwargs)
     for name in names:

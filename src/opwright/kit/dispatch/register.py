@@ -188,8 +188,11 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
             return entry.overload.redispatch(keyset, *args, **kwargs)  # to C++, which stands at the devices' keys now
         return record.autograd_kernel(entry.op, keyset, args, kwargs)
 
-    def casting(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        return autocast.run(entry.op, keyset, args, kwargs)
+    def casting(device: str) -> Any:
+        def cast(*args: Any, **kwargs: Any) -> Any:
+            return autocast.run(entry.op, device, args, kwargs)
+
+        return cast
 
     def faked(*args: Any, **kwargs: Any) -> Any:
         out = fake.run(entry.op, args, kwargs)
@@ -205,7 +208,7 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
     implement(front, registry.FRONT, with_keyset=True)
     implement(reference, "Batched")
     for key in registry.AUTOCAST_KEYS:
-        implement(casting, key, with_keyset=True)
+        implement(casting(registry.AUTOCAST[key]), key)
     private.register_fake(library, name, faked)
     bind.bind(op)  # last: from here on other threads call the overload
     if public:
