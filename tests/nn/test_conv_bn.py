@@ -268,7 +268,10 @@ def test_autocast_gives_the_dtypes_that_eager_has(residual: torch.dtype | None) 
     more = [] if residual is None else [torch.randn(2, 6, 5, 5).to(residual)]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         one, two = ours(x, *more), eager(x, *more)
+        new = kept(ours, x, *more)[1]
     assert one.dtype == two.dtype
+    found = [t for t in new if t.numel() == one.numel() and t.dtype == torch.float32]
+    assert len(found) == (residual == torch.float32), "relu keeps its result"
     torch.testing.assert_close(one, two, rtol=0.05, atol=0.05)
     one.float().sum().backward()
     assert ours.conv.weight.grad is not None

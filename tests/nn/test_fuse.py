@@ -209,6 +209,36 @@ def test_odd_chains_compute_the_same(tail: str) -> None:
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
 
 
+class _Adds(nn.Module):
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.conv, self.bn, self.in_place = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), in_place
+
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        y = self.bn(self.conv(x))
+        if self.in_place:
+            y += residual
+        else:
+            y = y + residual
+        return F.relu(y)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_what_is_added_in_another_dtype_gives_that_of_the_addition(in_place: bool) -> None:
+    torch.manual_seed(0)
+    plain = _Adds(in_place)
+    model = ow.nn.fuse_conv_bn(copy.deepcopy(plain))
+    assert listed(model).fused == ["conv"]
+    x, residual = torch.randn(2, 3, 5, 5), torch.randn(2, 3, 5, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        for given in (residual, residual.bfloat16()):
+            one, two = model(x, given), plain(x, given)
+            assert one.dtype == two.dtype == (given.dtype if not in_place else torch.bfloat16)
+            torch.testing.assert_close(one, two, rtol=0.02, atol=0.02)
+    half = ow.nn.fuse_conv_bn(copy.deepcopy(plain)).bfloat16()
+    assert half(x.bfloat16(), residual).dtype == (torch.bfloat16 if in_place else torch.float32)
+
+
 def test_arguments_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="fuse_conv_bn: keep must be one of input, output, all, got 'it'"):
         ow.nn.fuse_conv_bn(chain(), keep="it")  # type: ignore[arg-type]

@@ -259,3 +259,20 @@ def test_a_fused_model_compiles_whole_and_is_exported() -> None:
         exported = torch.export.export(model, (x,), strict=strict)
         torch.testing.assert_close(exported.module()(x), plain(x), rtol=1e-9, atol=1e-9)
         assert any("conv_bn" in str(node.target) for node in exported.graph.nodes)
+
+
+class _Writes(Body):
+    def forward(self, x: Tensor) -> Tensor:
+        x += 1
+        x *= 2
+        return super().forward(x)
+
+
+def test_what_a_forward_writes_to_in_place_is_written_to() -> None:
+    plain = _Writes().double()
+    model: Any = ow.nn.fuse_conv_bn(copy.deepcopy(plain))
+    assert model.conv_bn_fusion.fused == ["conv"]
+    one, two = (torch.zeros(2, 3, 4, 4).double() for _ in range(2))
+    torch.testing.assert_close(model(one), plain(two))
+    assert (one == 2).all()
+    assert (two == 2).all()

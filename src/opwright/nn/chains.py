@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
-from opwright.nn.conv_bn import NORMS, PLAIN, Keep, fused, hooked, output_shape
+from opwright.nn.conv_bn import NORMS, PLAIN, Keep, fused, hooked, output_dtype, output_shape
 
 _OF_MODULE: dict[type, tuple[str, str | None]] = {
     nn.ReLU: ("relu", None),
@@ -30,6 +30,9 @@ _OF_FUNCTION: dict[Any, tuple[str, float]] = {
     F.silu: ("silu", 0.0),
     F.gelu: ("gelu", 0.0),
 }
+
+
+_IN_PLACE = (operator.iadd, "add_")
 
 
 class _Chain(NamedTuple):
@@ -138,7 +141,7 @@ def _added(node: Any, bn: Any) -> Any:
     is_add = node.op == "call_function" and node.target in functions
     if not (is_add or (node.op == "call_method" and node.target in ("add", "add_"))) or node.kwargs:
         return None
-    if len(node.args) != 2 or (node.target in (operator.iadd, "add_") and node.args[0] is not bn):
+    if len(node.args) != 2 or (node.target in _IN_PLACE and node.args[0] is not bn):
         return None
     other = node.args[1] if node.args[0] is bn else node.args[0]
     return other if hasattr(other, "op") and other is not bn else None
@@ -204,15 +207,29 @@ def _replace(graph: Any, chain: _Chain, keep: Keep) -> None:
     last = chain.nodes[-1]
     with graph.inserting_before(last):
         conv, bn = (graph.create_node("get_attr", n.target) for n in (chain.conv, chain.bn))
-        given = (conv, bn, chain.conv.args[0], chain.residual, chain.activation, chain.slope, keep)
+        in_place = chain.add is not None and chain.add.target in _IN_PLACE
+        given = (conv, bn, chain.conv.args[0], chain.residual, chain.activation, chain.slope, keep, in_place)
         node = graph.call_function(run_chain, given)
     last.replace_all_uses_with(node)
     for old in reversed(chain.nodes):
         graph.erase_node(old)
 
 
-def run_chain(conv: nn.Conv2d, bn: Any, x: Tensor, residual: Any, activation: str, slope: float, keep: Keep) -> Tensor:
-    """A fused chain. What is added may be a number, or broadcast: that is for PyTorch."""
-    if residual is None or (isinstance(residual, Tensor) and residual.shape == output_shape(conv, x)):
+def run_chain(
+    conv: nn.Conv2d,
+    bn: nn.BatchNorm2d,
+    x: Tensor,
+    residual: Any,
+    activation: str,
+    slope: float,
+    keep: Keep,
+    in_place: bool,
+) -> Tensor:
+    """A fused chain. What is added may be a number, broadcast, or of another dtype: that is for PyTorch."""
+    if residual is None or (
+        isinstance(residual, Tensor) and residual.shape == output_shape(conv, x) and residual.dtype == output_dtype(x)
+    ):
         return fused(conv, bn, x, residual, activation, slope, keep)
-    return PLAIN[activation](fused(conv, bn, x, None, "none", 0.0, keep) + residual, slope)
+    z = fused(conv, bn, x, None, "none", 0.0, keep)
+    added = z + residual
+    return PLAIN[activation](added.to(z.dtype) if in_place else added, slope)

@@ -217,6 +217,9 @@ def fused(
             )
         z = bn(conv(input))
         return PLAIN[activation](z if residual is None else z + residual, slope)
+    if residual is not None and residual.dtype != output_dtype(input):  # PyTorch's addition says what comes of it
+        z = fused(conv, bn, input, None, "none", 0.0, keep, process_group)
+        return PLAIN[activation](z + residual, slope)
     x, padding = padded(conv, input)
     weight, bias, gamma, beta, mean, var, batches = _tensors_of(conv, bn)
     batch = training or mean is None
@@ -307,6 +310,14 @@ def _shared_with(process_group: Any) -> tuple[str, int]:
             raise RuntimeError("ConvBN2d: statistics are shared in a process group; call init_process_group first")
         process_group = distributed.group.WORLD
     return process_group.group_name, process_group.size()
+
+
+def output_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of what a convolution returns, under autocast too."""
+    kind = x.device.type
+    if kind == "meta" or x.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
+        return x.dtype
+    return torch.get_autocast_dtype(kind)
 
 
 def output_shape(conv: nn.Conv2d, x: Tensor) -> tuple[int, ...]:

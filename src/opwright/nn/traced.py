@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import gc
 import inspect
+import operator
 import random
 import sys
 import weakref
@@ -211,6 +212,9 @@ def _tracer(made: list[weakref.ref[Any]], given: dict[str, Any]) -> Any:
                 raise Refused("it asks for the type of what it is given")
             return type(self)
 
+    for name in _IN_PLACE:  # which torch.fx takes for those that make a new tensor
+        setattr(Proxy, f"__{name}__", _in_place(getattr(operator, name)))
+
     class Tracer(fx.Tracer):
         proxy_buffer_attributes = True
         modes = _modes()
@@ -236,4 +240,25 @@ def _tracer(made: list[weakref.ref[Any]], given: dict[str, Any]) -> Any:
     return Tracer()
 
 
+def _in_place(function: Any) -> Any:
+    def method(self: Any, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", function, (self, other), {})
+
+    return method
+
+
+_IN_PLACE = (
+    "iadd",
+    "isub",
+    "imul",
+    "itruediv",
+    "ifloordiv",
+    "imod",
+    "ipow",
+    "iand",
+    "ior",
+    "ixor",
+    "ilshift",
+    "irshift",
+)
 _ASKING = ("torch.fx", "torch._", "torch.utils._", "torch.overrides", __name__)
