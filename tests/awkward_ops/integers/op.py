@@ -8,6 +8,8 @@ from torch import Tensor
 
 import opwright as ow
 
+from ..copies import copied
+
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
@@ -97,4 +99,4 @@ _each: ow.Op[..., Any]
 for _each in (floor_divide, remainder, wrapped_product):
     _each.kernel_file("cpu.cpp", ow.Domain(dtypes=WHOLE, layout="contiguous", sizes="x[n] y[n]"))
 for _each in (count, exclusive, true_divide):
-    _each.kernel("cpu")(_each.reference)
+    _each.kernel("cpu")(copied(_each.reference))

@@ -9,6 +9,8 @@ from torch import Tensor
 
 import opwright as ow
 
+from ..copies import copied
+
 FLOATS = (torch.float32, torch.float64)
 NUMBERS = (*FLOATS, torch.complex64, torch.complex128)
 
@@ -103,11 +105,11 @@ def picked(x: Tensor, index: Tensor) -> Tensor:
 
 _each: ow.Op[..., Any]
 for _each in (complex_product, magnitude):
-    _each.kernel("cpu", ow.Domain(dtypes=NUMBERS))(_each.reference)
+    _each.kernel("cpu", ow.Domain(dtypes=NUMBERS))(copied(_each.reference))
 for _each in (gathered, halves, shifted, parted, reduced, centred):
-    _each.kernel("cpu", ow.Domain(dtypes=FLOATS))(_each.reference)
-scaled.kernel("cpu", ow.Domain(dtypes=NUMBERS))(scaled.reference)
-picked.kernel("cpu", ow.Domain(dtypes=(*FLOATS, torch.int64), mixed=True))(picked.reference)
+    _each.kernel("cpu", ow.Domain(dtypes=FLOATS))(copied(_each.reference))
+scaled.kernel("cpu", ow.Domain(dtypes=NUMBERS))(copied(scaled.reference))
+picked.kernel("cpu", ow.Domain(dtypes=(*FLOATS, torch.int64), mixed=True))(copied(picked.reference))
 
 
 @doubled_.kernel("cpu", ow.Domain(dtypes=FLOATS))

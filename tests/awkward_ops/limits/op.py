@@ -8,6 +8,8 @@ from torch import Tensor
 
 import opwright as ow
 
+from ..copies import copied
+
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 ANY = ow.Domain(dtypes=FLOATS)
 ROWS = ow.Domain(dtypes=FLOATS, layout="contiguous", ranks={"x": 2})
@@ -105,7 +107,7 @@ _each: ow.Op[..., Any]
 for _each in (softplus, exponential, logarithm, sigmoid):
     _each.kernel_file("cpu.cpp", ANY)
 for _each in (entropy, logit, growth, reciprocal_root, angle, gelu):
-    _each.kernel("cpu", ANY)(_each.reference)
+    _each.kernel("cpu", ANY)(copied(_each.reference))
 
 
 @softplus.samples

@@ -8,6 +8,8 @@ from torch import Tensor
 
 import opwright as ow
 
+from ..copies import copied
+
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 ANY = ow.Domain(dtypes=FLOATS)
 
@@ -71,7 +73,7 @@ def wrap(x: Tensor) -> Tensor:
 
 _each: ow.Op[..., Any]
 for _each in (floor, round_even, sign, fraction, hinge, bucket, wrap, step_of_sum, quantise):
-    _each.kernel("cpu", ANY)(_each.reference)
+    _each.kernel("cpu", ANY)(copied(_each.reference))
 
 
 @floor.samples

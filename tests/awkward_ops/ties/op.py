@@ -8,6 +8,8 @@ from torch import Tensor
 
 import opwright as ow
 
+from ..copies import copied
+
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 ROWS = ow.Domain(dtypes=FLOATS, layout="contiguous", ranks={"x": 2})
 
@@ -90,5 +92,5 @@ def _(make: ow.Maker) -> Iterator[Any]:
 
 
 for _each in (largest, peak, where_largest, middle, larger, best_three):
-    _each.kernel("cpu", ow.Domain(dtypes=FLOATS))(_each.reference)
+    _each.kernel("cpu", ow.Domain(dtypes=FLOATS))(copied(_each.reference))
 ranked.kernel_file("cpu.cpp", ROWS)

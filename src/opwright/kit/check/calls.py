@@ -116,6 +116,12 @@ def depends_on_values(function: Callable[..., Any], sample: Sample) -> bool:
     return False
 
 
+def uncompilable(op: Op[..., Any], sample: Sample) -> None:
+    """Raise NotApplicable where the reference looks at values, of which a compiler has none."""
+    if depends_on_values(op.reference, sample):
+        raise NotApplicable("its reference looks at values, of which a compiler has none") from None
+
+
 def first_line(e: BaseException) -> str:
     """The first line of an error's text."""
     return (str(e).strip().splitlines() or [""])[0][:200]
