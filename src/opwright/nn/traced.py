@@ -247,18 +247,5 @@ def _in_place(function: Any) -> Any:
     return method
 
 
-_IN_PLACE = (
-    "iadd",
-    "isub",
-    "imul",
-    "itruediv",
-    "ifloordiv",
-    "imod",
-    "ipow",
-    "iand",
-    "ior",
-    "ixor",
-    "ilshift",
-    "irshift",
-)
+_IN_PLACE = tuple(f"i{name}" for name in "add sub mul truediv floordiv mod pow and or xor".split())
 _ASKING = ("torch.fx", "torch._", "torch.utils._", "torch.overrides", __name__)
