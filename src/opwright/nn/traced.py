@@ -247,5 +247,5 @@ def _in_place(function: Any) -> Any:
     return method
 
 
-_IN_PLACE = tuple(f"i{name}" for name in "add sub mul truediv floordiv mod pow and or xor".split())
+_IN_PLACE = tuple(f"i{name}" for name in ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"])
 _ASKING = ("torch.fx", "torch._", "torch.utils._", "torch.overrides", __name__)
