@@ -22,7 +22,7 @@ from tests.losses import Losses
 Function = Callable[..., tuple[Tensor, ...]]
 Way = Callable[[Function, Function, list[Tensor]], None]
 WAYS: dict[str, Way] = {}
-SLOW = {"inductor", "inductor, dynamic", "autocast, compiled"}
+SLOW = {"inductor", "inductor, dynamic", "autocast, compiled", "autocast, transformed"}
 COMPILERS = {"aot_eager", "aot_eager, dynamic", "export", "make_fx", *SLOW}
 TWICE = {"func.hessian", "func.jacrev(jacrev)", "func.jacrev(jacfwd)", "func.grad(grad)", "func.jvp of vjp"}
 
@@ -230,6 +230,9 @@ def _(f: Function, g: Function, given: list[Tensor]) -> None:
         return out
 
     same(gradients(recomputed, given), gradients(g, given), "gradients under checkpoint")
+    device = next((t.device.type for t in given), "cpu")
+    with torch.autocast(device, dtype=torch.bfloat16):
+        same(gradients(recomputed, given), gradients(f, given), "gradients under checkpoint and autocast")
 
 
 @way("batched gradients")
@@ -373,12 +376,40 @@ def _(f: Function, g: Function, given: list[Tensor]) -> None:
     with torch.autocast(device, dtype=torch.bfloat16):
         compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
         same(compiled(*given), f(*given), "compiled under autocast")
-        for got, expected in zip(gradients(compiled, given), gradients(f, given), strict=True):
-            if got is None or expected is None:
-                assert got is expected
-            else:  # which came through bfloat16
-                size = float(expected.abs().max()) if expected.numel() else 0.0
-                torch.testing.assert_close(got, expected, rtol=2**-6, atol=2**-6 * size, equal_nan=True)
+        near(gradients(compiled, given), gradients(f, given), "gradients, compiled under autocast")
+
+
+@way("autocast, transformed")
+def _(f: Function, g: Function, given: list[Tensor]) -> None:
+    given = [t.float() if t.dtype == torch.float64 else t for t in given]
+    if not real(given):
+        return
+    with torch.autocast(given[0].device.type, dtype=torch.bfloat16):
+        called = f(*given)
+        if all(t.is_floating_point() for t in given):
+            near(torch.func.vjp(f, *given)[0], called, "vjp")
+            ours, theirs = (torch.func.vmap(h)(*[t[None] for t in given]) for h in (f, g))
+            for a, b, c in zip(ours, theirs, called, strict=True):
+                assert a.dtype in (b.dtype, c.dtype)  # PyTorch's own linear gives float32 here
+                near([a[0].to(c.dtype)], [c], "vmap")
+        loss, floats = over_floats(f, given)
+        n = tuple(range(len(floats)))
+        plain = gradients(f, given)
+        near(torch.func.grad(loss, n)(*floats), plain, "func.grad")
+        batched = torch.func.vmap(torch.func.grad(loss, n))(*[t[None] for t in floats])
+        near([t[0] for t in batched], plain, "vmap of grad")
+
+
+def near(got: Any, expected: Any, what: str) -> None:
+    """The two hold the same tensors, as far as bfloat16 goes on the way."""
+    for i, (a, b) in enumerate(zip(got, expected, strict=True)):
+        if a is None or b is None:  # an absent gradient equals one of zeros
+            other = b if a is None else a
+            assert other is None or not other.any(), f"{what}: result {i}"
+        else:
+            assert a.dtype == b.dtype, f"{what}: result {i} is {a.dtype}, expected {b.dtype}"
+            size = float(b.abs().nan_to_num(0, 0, 0).max()) if b.numel() else 0.0
+            torch.testing.assert_close(a, b, rtol=2**-5, atol=2**-6 * size, equal_nan=True)
 
 
 @way("export")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
 
 import opwright as ow
 from opwright.kit.dispatch import native
@@ -124,3 +125,22 @@ def test_graphs_cast_as_calls_do(where: str) -> None:
         assert not torch.equal(found[0][0], step.cell(x)[0]), "nothing was cast"
         for a, b in zip(*found, strict=True):
             torch.testing.assert_close(a, b, rtol=2**-6, atol=2**-8)
+
+
+def test_transforms_and_checkpoints_see_the_same_casts() -> None:
+    torch.manual_seed(0)
+    weight, cell = torch.randn(4, 8), ow.nn.LLTMCell(4, 3)  # which declares its casts, and the others do not
+
+    def step(x: Tensor) -> Tensor:
+        return cell(ow.cube(ow.sigmoid(ow.linear(x, weight))))[0]  # type: ignore[no-any-return]
+
+    x = torch.randn(5, 8, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        (grad,) = torch.autograd.grad(step(x).sum(), x)
+        assert torch.func.vjp(step, x.detach())[0].dtype == step(x).dtype
+        for found in (
+            torch.func.grad(lambda t: step(t).sum())(x.detach()),
+            torch.func.vmap(torch.func.grad(lambda t: step(t[None]).sum()))(x.detach()),
+            torch.autograd.grad(checkpoint(step, x, use_reentrant=False).sum(), x)[0],
+        ):
+            torch.testing.assert_close(found, grad, rtol=2**-5, atol=2**-6 * float(grad.abs().max()))

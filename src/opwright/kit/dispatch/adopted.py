@@ -229,7 +229,8 @@ def _joined(pair: Pair) -> Any:
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
             count = len(pair.signature.outputs) + len(pair.saves)
-            found, given = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+            kept = ctx.saved_tensors  # asked for once: a checkpoint hands out nothing twice
+            found, given = kept[:count], kept[count:]
             values = {**ctx.others, **dict(zip(ctx.named, given, strict=True))}
             incoming = [grads[i] for i in pair.signature.differentiable_outputs]
             by_name = pair.gradients(values, found, incoming)

@@ -11,6 +11,7 @@ from torch import Tensor
 from opwright.kit import private
 from opwright.kit.dispatch import native, registry
 from opwright.kit.spec import words
+from opwright.kit.spec.values import tensors
 
 if TYPE_CHECKING:
     from opwright.kit.op import Op
@@ -30,6 +31,13 @@ def read_casts(name: str, known: dict[str, Any], casts: str | Iterable[str] | No
     return read
 
 
+def device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """The kind of device for whose tensors among these autocast is on; None where it is on for none."""
+    there = {t.device.type for v in (*args, *kwargs.values()) for t in tensors(v)}
+    kinds = [(kind, _name(kind)) for kind in registry.AUTOCAST.values()]
+    return next((kind for kind, name in kinds if name in there and torch.is_autocast_enabled(name)), None)
+
+
 def run(op: Op[..., Any], device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What the dispatcher calls at the autocast key of a kind of device."""
     casts = op.home.autocast
@@ -39,8 +47,10 @@ def run(op: Op[..., Any], device: str, args: tuple[Any, ...], kwargs: dict[str, 
     names = () if op.is_gradient else casts
     dtype = torch.get_autocast_dtype(_name(device))
     values = op.signature.bind(args, kwargs)
+    # What keeps casts knows nothing of a transform's layers.
+    keeps = native.available() is None and not private.transforms()
     for name in names:
-        values[name] = _cast(values[name], device, dtype)
+        values[name] = _cast(values[name], device, dtype, keeps)
     positional, named = op.signature.encode(values)
     # Only the devices' own keys are taken out: what the operator calls is cast as it says, not once more.
     with private.ExcludeDispatchKeyGuard(_KEYS):
@@ -52,17 +62,17 @@ def _name(device: str) -> str:
     return name
 
 
-def _cast(value: Any, device: str, dtype: torch.dtype) -> Any:
+def _cast(value: Any, device: str, dtype: torch.dtype, keeps: bool) -> Any:
     """As PyTorch's own operators are cast: floating-point tensors of the device, double excepted. The cast of a
     parameter is made once and kept until the outermost autocast ends, where the package's own C++ reaches what keeps
     it."""
     if isinstance(value, (list, tuple)):
-        return [_cast(v, device, dtype) for v in value]
+        return [_cast(v, device, dtype, keeps) for v in value]
     if not isinstance(value, Tensor) or not value.is_floating_point() or value.dtype == torch.float64:
         return value
     if value.device.type != _name(device):
         return value
-    if native.available() is None:
+    if keeps:
         cast: Tensor = torch.ops.opwright_native.cached_cast(value, dtype)
         # One that was made under no_grad has no gradient: before torch 2.13 it is given out all the same.
         if cast.requires_grad or not value.requires_grad or not torch.is_grad_enabled():

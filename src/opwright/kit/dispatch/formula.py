@@ -129,7 +129,8 @@ def followed(
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            saved, others = iter(ctx.saved_tensors[: ctx.given]), iter(ctx.others)
+            held = ctx.saved_tensors  # asked for once: a checkpoint hands out nothing twice
+            saved, others = iter(held[: ctx.given]), iter(ctx.others)
             flat = [next(saved) if is_tensor else next(others) for is_tensor in ctx.kinds]
             values = restore(ctx.lengths, flat[len(written) :])
             values |= zip(written, flat, strict=False)
@@ -137,7 +138,7 @@ def followed(
                 # Again, and not from what was saved: a second derivative goes through them.
                 out: Any = results({n: kept.copy(v) if n in written else v for n, v in values.items()})
             else:
-                made = iter(ctx.saved_tensors[ctx.given :])
+                made = iter(held[ctx.given :])
                 out = grouped([next(made) if present else None for present in ctx.present], ctx.shape)
             given = dict(values)
             for name, index in saved_outputs:

@@ -167,6 +167,10 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
     plain = _front_kernel(f"{op.namespace}::{name}")
 
     def front(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        # What is declared is cast before a transform takes it apart, whose layers know nothing of the whole.
+        device = autocast.device_of(args, kwargs)
+        if device is not None and entry.op.home.autocast is not None:
+            return autocast.run(entry.op, device, args, kwargs)
         spec = entry.op.home.spec
         # What a node keeps may be differentiated again, a layer further out.
         nested = spec.extras is None or not (spec.extras.once or entry.op.home.surrogate)
@@ -176,7 +180,13 @@ def _define(op: Op[..., Any], schema: str, public: bool) -> None:
         if whole and batching.innermost_is_vmap():
             return batching.run(entry.op, args, kwargs)
         # A gradient may be met by a transform before anybody else has called it.
-        if whole and nested and plain is not None and (entry.native or node.take_over(entry, watched=True)):
+        if (
+            device is None
+            and whole
+            and nested
+            and plain is not None
+            and (entry.native or node.take_over(entry, watched=True))
+        ):
             return plain.call_boxed(keyset, *args, **kwargs)
         return entry.op.run_transformed(*args, **kwargs)
 
