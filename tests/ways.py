@@ -292,6 +292,22 @@ _transform("func.jacrev(jacfwd)", lambda loss, n: torch.func.jacrev(torch.func.j
 _transform("func.grad(grad)", lambda loss, n: _grad_of_grad(loss, n))
 
 
+@way("func.grad of one")
+def _(f: Function, g: Function, given: list[Tensor]) -> None:
+    """The others are captured, and autograd follows them: a module's parameters, for one."""
+    if not real(given):
+        return
+    for i in [i for i, t in enumerate(given) if t.is_floating_point()][:3]:
+        results = []
+        for function in (f, g):
+            loss, others = scalar(function), differentiable(given)
+            of_one: Callable[[Tensor], Tensor] = lambda t, i=i, loss=loss, o=others: loss(*o[:i], t, *o[i + 1 :])  # type: ignore[misc]
+            several = torch.stack([given[i], given[i]])
+            found = [torch.func.grad(of_one)(given[i]), torch.func.vmap(torch.func.grad(of_one))(several)]
+            results.append([*found, *gradients(function, given)])  # and autograd does what it did
+        same(results[0], results[1], "func.grad of one")
+
+
 def _grad_of_grad(loss: Callable[..., Tensor], n: tuple[int, ...]) -> Callable[..., Any]:
     def inner(*values: Tensor) -> Tensor:
         found = torch.func.grad(loss, n)(*values)

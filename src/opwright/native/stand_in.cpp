@@ -61,8 +61,10 @@ at::Tensor element_of(const Shape& shape) {
 // Whether tensors are what they seem: no mode, transform or tracer makes others of them.
 bool is_plain_call() {
     const auto local = c10::impl::tls_local_dispatch_key_set();
-    const auto watching =
-        c10::python_ks | c10::functorch_transforms_ks | c10::DispatchKeySet(c10::DispatchKey::Functionalize);
+    using c10::DispatchKey;
+    const auto watching = c10::python_ks | c10::functorch_transforms_ks |
+                          c10::DispatchKeySet({DispatchKey::Functionalize, DispatchKey::FuncTorchDynamicLayerFrontMode,
+                                               DispatchKey::FuncTorchDynamicLayerBackMode});
     return !c10::impl::TorchDispatchModeTLS::any_modes_set() && !local.included_.has_any(watching);
 }
 
