@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -292,6 +293,11 @@ _transform("func.jacrev(jacfwd)", lambda loss, n: torch.func.jacrev(torch.func.j
 _transform("func.grad(grad)", lambda loss, n: _grad_of_grad(loss, n))
 
 
+def _with(function: Callable[..., Tensor], given: list[Tensor], i: int, t: Tensor) -> Tensor:
+    """A function of one of its tensors."""
+    return function(*given[:i], t, *given[i + 1 :])
+
+
 @way("func.grad of one")
 def _(f: Function, g: Function, given: list[Tensor]) -> None:
     """The others are captured, and autograd follows them: a module's parameters, for one."""
@@ -300,8 +306,7 @@ def _(f: Function, g: Function, given: list[Tensor]) -> None:
     for i in [i for i, t in enumerate(given) if t.is_floating_point()][:3]:
         results = []
         for function in (f, g):
-            loss, others = scalar(function), differentiable(given)
-            of_one: Callable[[Tensor], Tensor] = lambda t, i=i, loss=loss, o=others: loss(*o[:i], t, *o[i + 1 :])  # type: ignore[misc]
+            of_one = partial(_with, scalar(function), differentiable(given), i)
             several = torch.stack([given[i], given[i]])
             found = [torch.func.grad(of_one)(given[i]), torch.func.vmap(torch.func.grad(of_one))(several)]
             results.append([*found, *gradients(function, given)])  # and autograd does what it did
