@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.ways import Function, gradients, same
+from tests.calling import Function, gradients, same
 
 
 def declared_autocast(f: Function, g: Function, given: list[Tensor]) -> None:

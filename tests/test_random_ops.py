@@ -6,8 +6,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
+from tests.calling import WAYS, Case
 from tests.random_ops import RandomOp, random_ops
-from tests.ways import SLOW, WAYS, Case
+from tests.ways import SLOW
 
 COMPILERS = {"aot_eager", "aot_eager, dynamic", "export", "make_fx"}
 QUICK = settings(

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 import opwright as ow
+from tests.calling import WAYS, Case, Function
 from tests.casts import declared_autocast, uncast
 from tests.library import DOORS, FORMS, FUNCTIONAL, LONG, RUNGS
 from tests.losses import Losses
-from tests.ways import COMPILERS, SLOW, TWICE, WAYS, Case, Function
+from tests.ways import COMPILERS, SLOW, TWICE
 
 DTYPES = (torch.float64, torch.float32, torch.complex128, torch.int64)
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]

@@ -14,7 +14,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import opwright as ow
 from opwright.kit.dispatch import native
-from tests.ways import COMPILERS, SLOW, WAYS, Case, differentiable
+from tests.calling import WAYS, Case, differentiable
+from tests.ways import COMPILERS, SLOW
 
 calls: list[str] = []
 

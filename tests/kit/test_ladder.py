@@ -12,8 +12,8 @@ from torch.autograd import gradcheck, gradgradcheck
 import opwright as ow
 from opwright.kit.derive import derive
 from opwright.kit.spec.values import tensors
+from tests.calling import Case, differentiable
 from tests.library import DOORS, FUNCTIONAL, LONG, opaque_twin
-from tests.ways import Case, differentiable
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from opwright.kit.spec.values import has_gradient
-from tests.ways import Function, scalar, strides
+from tests.calling import Function, scalar, strides
 
 Use = Callable[[Function], Sequence[Tensor | None]]
 Check = Callable[["Subject"], None]

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.calling import Function
 from tests.opinfo import running
 from tests.opinfo.checks import CHECKS, Subject
 from tests.opinfo.examine import Result, Settings, examine, mend
 from tests.opinfo.wrapping import Call, Mends, NotExpressible
-from tests.ways import Function
 
 
 def plain(x: Tensor) -> tuple[Tensor, ...]:

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import opwright as ow
 from opwright.kit.spec.values import tensors
-from tests.ways import Function
+from tests.calling import Function
 
 TYPES = {
     bool: "bool",
