@@ -121,6 +121,20 @@ def test_shapes_are_told_on_the_meta_device() -> None:
     assert layer(torch.empty(2, 3, 5, 5, device="meta")).shape == (2, 4, 3, 3)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_torch_fx_records_the_parts(training: bool) -> None:
+    layer = ow.nn.ConvBN2d(3, 4, 3, activation="leaky_relu", slope=0.2).train(training)
+    traced = torch.fx.symbolic_trace(nn.Sequential(layer, nn.ReLU()))
+    assert [n.target for n in traced.graph.nodes if n.op == "call_module"] == ["0.conv", "0.bn", "1"]
+    x = torch.randn(2, 3, 5, 5)
+    torch.testing.assert_close(traced(x), layer(x).relu())
+
+
+def test_a_weight_of_another_dtype_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="conv_bn: weight must be float64, as x is, got float32"):
+        ow.nn.ConvBN2d(3, 4, 1)(torch.randn(2, 3, 4, 4, dtype=torch.float64))
+
+
 @pytest.mark.parametrize("weight", [(3, 0, 1, 1), (0, 3, 1, 1), (2, 3, 0, 1)])
 def test_weights_without_entries_are_refused(weight: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="conv_bn: weight must have entries"):

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from opwright.ops.conv_bn import settings
@@ -205,11 +205,13 @@ def fused(
     process_group: Any = None,
 ) -> Tensor:
     """What a convolution, the batch norm behind it, an addition and an activation compute, in one operator."""
-    if input.dim() != 4:
+    symbolic = type(input) is not Tensor and isinstance(input, fx.Proxy)  # torch.fx records the parts
+    if not symbolic and input.dim() != 4:
         raise ValueError(f"ConvBN2d: input must have 4 dimensions, got {input.dim()}")
     training = bn.training
     traced = torch._C._get_tracing_state() is not None
-    if hooked(conv) or hooked(bn) or (traced and training):  # a traced batch would have its size for ever
+    # A traced batch would have its size for ever.
+    if symbolic or hooked(conv) or hooked(bn) or (traced and training):
         if process_group is not None:
             raise RuntimeError(
                 "ConvBN2d: a process_group cannot be shared by parts that have hooks or are traced while they train; "

@@ -263,6 +263,8 @@ def _(make: ow.Maker) -> Iterator[Any]:
     yield ValueError, "conv_bn: weight must take the 4 channels of x in 2 groups, 2 each", (x, weight, {"groups": 2})
     yield ValueError, "conv_bn: stride must be two numbers of at least 1, got [0, 1]", (x, weight, {"stride": [0, 1]})
     yield ValueError, "conv_bn: weight must fit into the padded x", (x, make(6, 4, 7, 7))
+    other = torch.float32 if make.dtype == torch.float64 else torch.float64
+    yield ValueError, "conv_bn: weight must be ", (x, make(6, 4, 3, 3, dtype=other))
     yield (
         ValueError,
         "conv_bn: gamma must have one entry for each of the 6 channels, got (4,)",
