@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 KEPT: list[Any] = []
@@ -134,6 +135,19 @@ class WritesToData(Body):
         return self.bn(y)  # type: ignore[no-any-return]
 
 
+class AsksAPart(Body):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(super().forward(x), 0.5, self.bn.training)
+
+
+class WritesToABase(Body):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * 1.0
+        y = super().forward(x[:, :])
+        x.zero_()
+        return y + x
+
+
 LEFT = {
     Counts: "it sets self.count",
     CountsInABuffer: "it sets self.calls",
@@ -151,6 +165,8 @@ LEFT = {
     Types: "it asks for the type of what it is given",
     Parameters: "it asks for the type of what it is given",
     Writes: "something is written between it and its batch norm",
+    AsksAPart: "it depends on whether another module is training",
+    WritesToABase: "what it reads is written",
     WritesLater: "what it reads is written",
     WritesToData: "something is written between it and its batch norm",
 }

@@ -158,6 +158,7 @@ def test_what_must_be_left_alone_is_and_is_listed() -> None:
         (_Twice(), "conv", "conv is shared"),
         (_Looks(), "conv", "its output has another use"),
         (_Names(), "conv", "it is called by keyword"),
+        (nn.Sequential(nn.LazyConv2d(3, 1), nn.LazyBatchNorm2d()), "0", "0 is a LazyConv2d"),
         (nn.Sequential(_Asks()), "0", "it depends on self.training"),
     ):
         x = torch.randn(2, 3, 4, 4)
@@ -244,3 +245,30 @@ def test_arguments_that_make_no_sense_are_refused() -> None:
         ow.nn.fuse_conv_bn(chain(), keep="it")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"fuse_conv_bn: model must be a torch\.nn\.Module, got int"):
         ow.nn.fuse_conv_bn(3)  # type: ignore[arg-type]
+
+
+def test_a_model_that_is_fused_again_keeps_what_the_last_call_says() -> None:
+    def kept(model: nn.Module) -> int:
+        sizes: list[int] = []
+
+        def note(t: Tensor) -> Tensor:
+            sizes.append(t.numel())
+            return t
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+            model(torch.randn(2, 3, 4, 4))
+        return sum(sizes)
+
+    model = chain()
+    ow.nn.fuse_conv_bn(model)
+    first, recomputing = listed(model), kept(model)
+    ow.nn.fuse_conv_bn(model, keep="all")
+    assert kept(model) > recomputing
+    assert listed(model) == first == listed(ow.nn.fuse_conv_bn(model))
+    assert kept(model) == recomputing
+
+
+@pytest.mark.parametrize("given", [None, "images", 3])
+def test_what_is_no_tensor_gets_the_error_of_the_convolution(given: Any) -> None:
+    with pytest.raises(TypeError, match="conv2d"):
+        ow.nn.fuse_conv_bn(chain())(given)

@@ -117,13 +117,35 @@ def _other_scale(model: Any) -> None:
     model.scale = 5.0
 
 
+def _other_slope(model: Any) -> None:
+    model.act.negative_slope = 0.5
+
+
+def _own_in_place_of_the_class(model: Any) -> None:
+    model.usual = 3.0
+
+
+def _own_method(model: Any) -> None:
+    model.chain = lambda x: x * 3
+
+
 class _Scales(Body):
-    def forward(self, x: Tensor) -> Tensor:
+    usual = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = nn.LeakyReLU(0.1)  # type: ignore[assignment]
+
+    def chain(self, x: Tensor) -> Tensor:
         return super().forward(x) * self.scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.chain(x) * self.usual
 
 
 CHANGES = [
-    _hook, _pre_hook, _normed, _own_forward, _own_convolution, _other_act, _other_norm, _other_conv, _other_scale
+    _hook, _pre_hook, _normed, _own_forward, _own_convolution, _other_act, _other_norm, _other_conv, _other_scale,
+    _other_slope, _own_in_place_of_the_class, _own_method
 ]  # fmt: skip
 
 
@@ -140,6 +162,28 @@ def test_what_changes_after_fusing_is_noticed(change: Callable[[Any], None]) -> 
         change(each)
     _same(model, plain, x)
     _same(model, plain, x)
+
+
+class _Later(_Scales):
+    pass
+
+
+@pytest.mark.parametrize(("name", "value"), [("usual", 2.0), ("chain", lambda self, x: x), ("forward", Body.forward)])
+def test_what_changes_in_the_class_is_noticed(name: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    plain = _Later().double()
+    model = ow.nn.fuse_conv_bn(copy.deepcopy(plain))
+    x = torch.randn(2, 3, 4, 4).double()
+    _same(model, plain, x)
+    monkeypatch.setattr(_Later, name, value, raising=False)
+    _same(model, plain, x)
+
+
+def test_what_nobody_changes_is_traced_once() -> None:
+    model: Any = ow.nn.fuse_conv_bn(_Scales())
+    for _ in range(3):
+        model(torch.randn(2, 3, 4, 4))
+    assert model.forward.built == 0
 
 
 @pytest.mark.parametrize("change", CHANGES[:5])
@@ -241,6 +285,53 @@ def test_what_the_model_writes_to_is_not_what_is_kept(activation: str, keep: Any
     grads = []
     for m in (plain, model):
         m(x * 1).square().sum().backward()
+        grads.append([p.grad for p in m.parameters() if p.grad is not None])
+    for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
+
+
+class _WrittenAsAView(Body):
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.beside = form, nn.Conv2d(3, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn(self.conv(x))
+        if self.form == "view of the output":
+            y.view(-1).add_(1)
+            return y  # type: ignore[no-any-return]
+        if self.form == "slice of the output":
+            y[:, :2].add_(1.0)
+            return y  # type: ignore[no-any-return]
+        r = self.beside(x)
+        if self.form == "view of the residual":
+            y = F.silu(y + r)
+            r.flatten().add_(1)
+        elif self.form == "residual that is a view":
+            y = F.silu(y + r[:, :])
+            r.mul_(2)
+        else:
+            y = F.leaky_relu(y + r, 0.2)
+            y.flatten(1).add_(1)
+        return y + r  # type: ignore[no-any-return]
+
+
+FORMS = [
+    "view of the output", "slice of the output", "view of the residual", "residual that is a view",
+    "view of an activation"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("keep", ["input", "output", "all"])
+@pytest.mark.parametrize("form", FORMS)
+def test_what_the_model_writes_to_through_a_view_is_not_kept_either(form: str, keep: Any) -> None:
+    torch.manual_seed(0)
+    plain = _WrittenAsAView(form).double()
+    model = ow.nn.fuse_conv_bn(copy.deepcopy(plain), keep=keep)
+    x = torch.randn(2, 3, 4, 4).double()
+    grads = []
+    for m in (plain, model):
+        m(x).square().sum().backward()
         grads.append([p.grad for p in m.parameters() if p.grad is not None])
     for a, b in zip(*grads, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)

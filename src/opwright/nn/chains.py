@@ -8,19 +8,20 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from opwright.nn.conv_bn import NORMS, PLAIN, Keep, fused, hooked, output_dtype, output_shape
 
-_OF_MODULE: dict[type, tuple[str, str | None]] = {
-    nn.ReLU: ("relu", None),
-    nn.LeakyReLU: ("leaky_relu", "negative_slope"),
-    nn.ELU: ("elu", "alpha"),
-    nn.SiLU: ("silu", None),
-    nn.GELU: ("gelu", None),
+_OF_MODULE: dict[type, str] = {
+    nn.ReLU: "relu",
+    nn.LeakyReLU: "leaky_relu",
+    nn.ELU: "elu",
+    nn.SiLU: "silu",
+    nn.GELU: "gelu",
 }
+_SETTINGS: dict[type, str] = {nn.LeakyReLU: "negative_slope", nn.ELU: "alpha", nn.GELU: "approximate"}
 _OF_FUNCTION: dict[Any, tuple[str, float]] = {
     F.relu: ("relu", 0.0),
     torch.relu: ("relu", 0.0),
@@ -30,6 +31,15 @@ _OF_FUNCTION: dict[Any, tuple[str, float]] = {
     F.silu: ("silu", 0.0),
     F.gelu: ("gelu", 0.0),
 }
+_VIEWS = (nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.Dropout2d)
+_VIEWING = frozenset((
+    "as_strided", "broadcast_to", "chunk", "contiguous", "detach", "diagonal", "dropout", "dropout2d", "dsplit",
+    "expand", "expand_as", "flatten", "getattr", "getitem", "hsplit", "movedim", "moveaxis", "narrow", "permute",
+    "positive", "ravel", "reshape", "reshape_as", "select", "split", "squeeze", "swapaxes", "swapdims", "t",
+    "tensor_split", "to", "transpose", "type_as", "unbind", "unflatten", "unfold", "unsqueeze", "view", "view_as",
+    "vsplit"
+))  # fmt: skip
+"""Functions and methods whose result may lie in the memory of what they are given."""
 
 
 _IN_PLACE = (operator.iadd, "add_")
@@ -58,13 +68,16 @@ def rewrite(
     targets: list[str] = []
     for node in list(graph.nodes):
         bn = _module(module, node)
-        if not isinstance(bn, NORMS) or not node.args:
+        if not isinstance(bn, (*NORMS, nn.LazyBatchNorm2d)) or not node.args:
             continue
         conv = _module(module, node.args[0])
         if not isinstance(conv, nn.Conv2d) or (only and node.args[0].target not in only):
             continue
         if any(len(n.args) != 1 or n.kwargs for n in (node, node.args[0])):
             left[node.args[0].target] = "it is called by keyword"
+            continue
+        if not isinstance(node.args[0].args[0], fx.Node):
+            left[node.args[0].target] = "what it is given is no tensor"
             continue
         why = next(filter(None, (_refuses(m, n, calls, uses) for m, n in ((conv, node.args[0]), (bn, node)))), None)
         if why is None and len(node.args[0].users) > 1:
@@ -83,6 +96,12 @@ def rewrite(
         _replace(graph, chain, "input" if keep == "output" and _written(module, last, last) else keep)
     graph.lint()
     return names, targets
+
+
+def setting(part: nn.Module) -> Any:
+    """What an activation is told, if anything: a fused chain has it as a constant."""
+    name = _SETTINGS.get(type(part))
+    return None if name is None else getattr(part, name)
 
 
 def _module(owner: nn.Module, node: Any) -> nn.Module | None:
@@ -125,8 +144,31 @@ def _chain(module: nn.Module, graph: Any, bn: Any, calls: Counter[Any], uses: Co
 
 
 def _written(module: nn.Module, node: Any, after: Any) -> bool:
-    """Whether anybody writes to a node's result after another."""
-    return any(after < user and any(to is node for to in _writes(module, user)) for user in node.users)
+    """Whether anybody writes to a node's result after another, to it or to a view of the same memory."""
+    first = node
+    while (behind := _same_memory(module, first)) is not None:
+        first = behind
+    found = [first]
+    for each in found:
+        for user in each.users:
+            if after < user and any(to is each for to in _writes(module, user)):
+                return True
+            if user not in found and _same_memory(module, user) is each:
+                found.append(user)
+    return False
+
+
+def _same_memory(module: nn.Module, node: Any) -> Any:
+    """The node whose result another one's may be a view of, or is after it was written to."""
+    written = _writes(module, node)
+    if written:
+        return written[0]
+    first = next((a for a in node.args if isinstance(a, fx.Node)), None)
+    inside = _module(module, node)
+    if inside is not None:
+        return first if isinstance(inside, _VIEWS) else None
+    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+    return first if name in _VIEWING else None
 
 
 def _next(node: Any) -> Any:
@@ -152,10 +194,10 @@ def _activation(module: nn.Module, node: Any, calls: Counter[Any], uses: Counter
     if found is not None:
         if type(found) not in _OF_MODULE or _refuses(found, node, calls, uses) is not None or node.kwargs:
             return None
-        name, attribute = _OF_MODULE[type(found)]
-        if name == "gelu" and getattr(found, "approximate", "none") != "none":
-            return None
-        return name, float(getattr(found, attribute)) if attribute else 0.0
+        name, value = _OF_MODULE[type(found)], setting(found)
+        if name == "gelu":
+            return (name, 0.0) if value == "none" else None
+        return name, 0.0 if value is None else float(value)
     if node.op == "call_method" and node.target in ("relu", "relu_"):
         return "relu", 0.0
     if node.op != "call_function" or node.target not in _OF_FUNCTION:

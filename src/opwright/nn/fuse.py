@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as every
 
-from opwright.nn.chains import rewrite
+from opwright.nn.chains import rewrite, setting
 from opwright.nn.conv_bn import KEEPS, NORMS, ConvBN2d, Keep, hooked
 from opwright.nn.traced import Refused, Traced, kinds, trace
 
@@ -73,15 +73,16 @@ class Plan:
 
     run: Callable[..., Any]
     traced: Traced
-    parts: list[tuple[nn.Module, type]]
-    """The modules that are not called any more, each with its class, which a parametrization changes."""
+    parts: list[tuple[nn.Module, type, Any]]
+    """The modules that are not called any more, each with its class, which a parametrization changes, and with the
+    setting that is a constant of the chain."""
     owners: list[tuple[nn.Module, dict[str, Any]]]
     """The modules in which those were found, with their children."""
 
     def holds(self, module: nn.Module) -> bool:
         """Whether everything is still as it was."""
-        for part, kind in self.parts:
-            if type(part) is not kind or hooked(part):
+        for part, kind, then in self.parts:
+            if type(part) is not kind or hooked(part) or (then is not None and setting(part) != then):
                 return False
         for owner, children in self.owners:
             now = owner._modules
@@ -130,8 +131,9 @@ class Forward:
     def install(self, name: str, uses: Counter[int], found: dict[str, str], left: dict[str, str]) -> None:
         """Become the module's forward, if there is anything to fuse."""
         own = self.module.__dict__.get("forward")
-        if isinstance(own, Forward):
-            return
+        if isinstance(own, Forward):  # which may keep something else
+            object.__delattr__(self.module, "forward")
+            own = None
         said: dict[str, str] = {}
         if own is None:
             self.names, plan = self._build(None, {}, uses, said)
@@ -183,7 +185,7 @@ class Forward:
         code = graph.python_code("self")
         scope = dict(code.globals)
         exec(compile(code.src, f"<fused forward of {type(module).__name__}>", "exec"), scope)
-        parts = [(part, type(part)) for part in map(module.get_submodule, targets)]
+        parts = [(part, type(part), setting(part)) for part in map(module.get_submodule, targets)]
         owners = {id(o): o for target in targets for o in _owners(module, target)}.values()
         return names, Plan(scope["forward"], traced, parts, [(o, dict(o._modules)) for o in owners])
 

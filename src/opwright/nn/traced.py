@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import torch
@@ -37,14 +38,21 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Traced:
-    """The graph of a forward, and the plain attributes of the module that it has read, as they were."""
+    """The graph of a forward, and the plain attributes of the module and of its class that it has read, as they were.
+
+    The forward is one of its class's."""
 
     graph: Any
     reads: Mapping[str, Any]
+    of_class: Mapping[str, Any]
 
     def holds(self, module: nn.Module) -> bool:
         """Whether the module would still give that trace, by what it has read."""
-        own = module.__dict__
+        own, kind = module.__dict__, type(module)
+        for name, then in self.of_class.items():
+            now = getattr(kind, name, _MISSING)
+            if (now is not then and not _same(now, then)) or (name in own and name != "forward"):
+                return False
         for name, then in self.reads.items():
             now = own.get(name, _MISSING)
             if now is not then and not _same(now, then):
@@ -68,10 +76,15 @@ def trace(module: nn.Module, args: tuple[Any, ...] | None, kwargs: Mapping[str, 
     no default. Raises Refused where the forward does what a trace does not tell."""
     given = _given(type(module).forward, module, args, kwargs)
     # Twice, in surroundings that differ: a forward that sets them itself has one of both wrong.
-    (graph, reads), (again, _) = (_trace_once(module, given, on) for on in (True, False))
+    (graph, *seen), (again, *_) = (_trace_once(module, given, on) for on in (True, False))
     if graph.python_code("self").src != again.python_code("self").src:
         raise Refused("it does something else each time, or under autocast or no_grad")
-    return Traced(graph, reads)
+    traced = Traced(graph, *seen)
+    for function in traced.of_class.values():
+        code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
+        if code is not None and "training" in code.co_names:  # its own is refused where it is read
+            raise Refused("it depends on whether another module is training")
+    return traced
 
 
 def _given(forward: Callable[..., Any], module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,9 +108,9 @@ def _given(forward: Callable[..., Any], module: nn.Module, args: Any, kwargs: Ma
     return {name: value for name, value in found.items() if not isinstance(value, Tensor)}
 
 
-def _trace_once(module: nn.Module, given: dict[str, Any], on: bool) -> tuple[Any, dict[str, Any]]:
+def _trace_once(module: nn.Module, given: dict[str, Any], on: bool) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     made: list[weakref.ref[Any]] = []
-    with _observed(module) as reads, _surroundings(on), _NothingComputed():  # type: ignore[no-untyped-call]
+    with _observed(module) as (reads, of_class), _surroundings(on), _NothingComputed():  # type: ignore[no-untyped-call]
         tracer = _tracer(made, given)
         drawn = random.getstate()
         graph = tracer.trace(module)
@@ -112,7 +125,7 @@ def _trace_once(module: nn.Module, given: dict[str, Any], on: bool) -> tuple[Any
         gc.collect()
         if any(ref() is not None for ref in made):
             raise Refused("it keeps a tensor beyond the call")
-    return graph, reads
+    return graph, reads, of_class
 
 
 def _restore(now: Any, then: Any) -> None:
@@ -125,7 +138,7 @@ def _restore(now: Any, then: Any) -> None:
 def _same(now: Any, then: Any) -> bool:
     if now is then and not isinstance(now, _CONTAINERS):
         return True
-    if type(now) is not type(then) or not isinstance(now, (*PLAIN, *_CONTAINERS)):
+    if type(now) is not type(then) or not isinstance(now, (*PLAIN, *_CONTAINERS, MethodType)):
         return False
     try:
         return bool(now == then)
@@ -134,10 +147,11 @@ def _same(now: Any, then: Any) -> bool:
 
 
 @contextmanager
-def _observed(module: nn.Module) -> Iterator[dict[str, Any]]:
-    """Note the plain attributes that are read, and refuse that one is set."""
+def _observed(module: nn.Module) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Note the plain attributes that are read, of the module and of its class, and refuse that one is set."""
     kind: type[Any] = type(module)
     reads: dict[str, Any] = {}
+    of_class: dict[str, Any] = {"forward": kind.forward}
 
     class Observed(kind):  # type: ignore[misc]
         def __getattribute__(self, name: str) -> Any:
@@ -145,7 +159,11 @@ def _observed(module: nn.Module) -> Iterator[dict[str, Any]]:
                 raise Refused("it depends on self.training")
             value = super().__getattribute__(name)
             own = object.__getattribute__(self, "__dict__")
-            if name in own and name not in _INTERNAL and name not in reads and not isinstance(value, Tensor):
+            if name not in own and not name.startswith("__"):
+                then = getattr(kind, name, _MISSING)
+                if name not in of_class and then is not getattr(nn.Module, name, _MISSING):
+                    of_class[name] = copy.copy(then) if isinstance(then, _CONTAINERS) else then
+            elif name in own and name not in _INTERNAL and name not in reads and not isinstance(value, Tensor):
                 reads[name] = copy.copy(value) if isinstance(value, _CONTAINERS) else value
             return value
 
@@ -158,7 +176,7 @@ def _observed(module: nn.Module) -> Iterator[dict[str, Any]]:
     Observed.__name__, Observed.__qualname__, Observed.__module__ = kind.__name__, kind.__qualname__, kind.__module__
     object.__setattr__(module, "__class__", Observed)
     try:
-        yield reads
+        yield reads, of_class
     finally:
         object.__setattr__(module, "__class__", kind)
 
