@@ -339,3 +339,26 @@ def test_the_check_and_explain_know_the_functions() -> None:
 def test_a_dense_matrix_on_meta_has_a_shape() -> None:
     x, weight, graph = (torch.empty(3, 3, device="meta") for _ in range(3))
     assert ow.graph_conv(x, weight, None, graph).shape == (3, 3)
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+@pytest.mark.filterwarnings("ignore:Sparse (CSR|invariant)")
+def test_sparse_features_are_multiplied_first_or_refused_by_name(layout: torch.layout) -> None:
+    torch.manual_seed(0)
+    graph, x, weight = awkward(), torch.randn(6, 3).relu().double(), double(3, 8)
+    out = ow.graph_conv(x.to_sparse(layout=layout), weight, None, graph)
+    wanted = dense(graph) @ x @ weight
+    torch.testing.assert_close(out, wanted)
+    go = torch.randn_like(out)
+    for found, exact in zip(*(torch.autograd.grad(y, weight, go) for y in (out, wanted)), strict=True):
+        torch.testing.assert_close(found, exact)
+    calls: tuple[Any, ...] = (
+        lambda s: ow.spmm(s, graph),
+        lambda s: ow.spmm(s, graph, reduce="max"),
+        lambda s: ow.graph_conv(s, weight, None, graph, order="aggregate"),
+    )
+    for call in calls:
+        with pytest.raises(TypeError, match="spmm: x must be a dense tensor, got sparse_"):
+            call(x.to_sparse(layout=layout))
+    with pytest.raises(TypeError, match="sddmm: a must be a dense tensor, got sparse_"):
+        ow.sddmm(x.to_sparse(layout=layout), x, graph)

@@ -208,10 +208,17 @@ def test_numbers_of_nodes_are_whatever_counts() -> None:
 
 def test_a_dtype_is_the_weights_and_no_index_takes_it() -> None:
     graph = made([[0, 1, 1], [2, 2, 0]], 3, weight=torch.tensor([1.0, 2.0, 3.0]))
-    cast: Any = graph.to(torch.float64)  # type: ignore[arg-type]
+    cast: Any = graph.to(torch.float64)
     assert cast.weight.dtype == torch.float64
     assert {getattr(cast, n).dtype for n in ("rowptr", "col", "edge", "t_edge", "split", "bins")} == {torch.int32}
     assert torch.equal(cast.edge_index, graph.edge_index)
+
+
+def test_a_dtype_that_weights_cannot_have_is_refused() -> None:
+    graph = made([[0, 1], [1, 0]], 2)
+    for dtype in (torch.int64, torch.bool, torch.complex64):
+        with pytest.raises(TypeError, match="to: weights need a floating-point dtype, and indices keep theirs; got"):
+            graph.to(dtype)
 
 
 def test_graphs_travel() -> None:

@@ -108,11 +108,14 @@ def _moved(x: Tensor, weight: Tensor, graph: Graph | Tensor) -> tuple[int, int]:
 
 
 def chosen(x: Tensor, weight: Tensor, graph: Graph | Tensor, order: str = "auto") -> str:
-    """The order that a call takes. Of two that move as much, the one that keeps less for the gradient."""
+    """The order that a call takes. Of two that move as much, the one that keeps less for the gradient. A sparse x
+    becomes dense by its product with the weight."""
     if order in FORMULAS:
         return order
     if order != "auto":
         raise ValueError(f"graph_conv: order must be 'auto', 'aggregate' or 'transform', got {order!r}")
+    if x.layout != torch.strided:
+        return "transform"
     aggregate, transform = _moved(x, weight, graph)
     return "aggregate" if aggregate < transform else "transform"
 

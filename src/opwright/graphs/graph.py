@@ -11,6 +11,7 @@ from torch import Tensor
 
 from opwright.graphs import reading
 from opwright.kit import private
+from opwright.kit.spec.require import spell
 from opwright.ops.spmm.pattern import PATTERN, bins_of, split_of
 
 TENSORS = (*PATTERN, "weight", "origin")
@@ -295,8 +296,10 @@ class Graph:
 
         return self._with(**{name: None if t is None else mapped(t) for name, t in self._named()})
 
-    def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> Graph:
+    def to(self, device: torch.device | torch.dtype | str | int, *, non_blocking: bool = False) -> Graph:
         """The graph on another device, or with its weight in another dtype; itself where nothing changes."""
+        if isinstance(device, torch.dtype) and not device.is_floating_point:
+            raise TypeError(f"to: weights need a floating-point dtype, and indices keep theirs; got {spell(device)}")
         moved = self._mapped(lambda t: t.to(device, non_blocking=non_blocking))
         return self if moved.col is self.col and moved.weight is self.weight else moved
 

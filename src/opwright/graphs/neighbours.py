@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor
@@ -84,6 +84,8 @@ def _spmm_call(
         raise ValueError(f"spmm: activation must be 'relu' or None, got {activation!r}")
     if reduce not in ("sum", "mean", "max", "min"):
         raise ValueError(f"spmm: reduce must be 'sum', 'mean', 'max' or 'min', got {reduce!r}")
+    if x.layout != torch.strided:
+        _refuse_sparse("spmm", "x", x)
     counts = weights_of("spmm", x, graph, weight)
     args: tuple[Any, ...] = (x, graph.rowptr, graph.col, counts)
     more = pattern_of(graph)
@@ -115,6 +117,9 @@ def sddmm(a: Tensor, b: Tensor, graph: Graph) -> Tensor:
     tensor([11., 25.])
     """
     _refuse("sddmm", b, graph, "b")
+    for name, features in (("a", a), ("b", b)):
+        if isinstance(features, Tensor) and features.layout != torch.strided:
+            _refuse_sparse("sddmm", name, features)
     return sddmm_op(a, b, graph.rowptr, graph.col, **pattern_of(graph))  # type: ignore[no-any-return]
 
 
@@ -165,6 +170,10 @@ def _refuse(op: str, x: Tensor, graph: Graph, name: str = "x") -> None:
             f"got {tuple(shape)}"
         )
     refuse_device(op, x, graph, name)
+
+
+def _refuse_sparse(op: str, name: str, features: Tensor) -> NoReturn:
+    raise TypeError(f"{op}: {name} must be a dense tensor, got {spell(features.layout)}")
 
 
 def refuse_device(op: str, x: Tensor, graph: Graph, name: str = "x") -> None:
