@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from tests.calling import WAYS, Case, Function
+from tests.calling import WAYS, Case, Function, Way
 from tests.casts import declared_autocast, uncast
 from tests.library import DOORS, FORMS, FUNCTIONAL, LONG, RUNGS
 from tests.losses import Losses
@@ -35,6 +35,17 @@ def implemented(plain: Function, given: list[Tensor]) -> bool:
     except NotImplementedError:
         return False
     return True
+
+
+def fails_alone(way: Way, plain: Function, given: list[Tensor]) -> str | None:
+    """Why a way of use raises for the plain function too, as third derivatives of a strided convolution do."""
+    try:
+        way(plain, plain, given)
+    except AssertionError:
+        return None
+    except Exception as e:
+        return f"{type(e).__name__}: {str(e).strip().splitlines()[0][:100]}"
+    return None
 
 
 def cases() -> Iterator[Any]:
@@ -91,7 +102,15 @@ def test_operator_is_its_reference(op: ow.Op[..., Any], device: str, door: str, 
             losses = Losses(plain) if cancels else None
             if losses is not None:
                 losses.measure(way, case.tensors)
-            with losses or nullcontext():
-                way(case.over(DOORS[door](op), exact), plain, case.tensors)
+            try:
+                with losses or nullcontext():
+                    way(case.over(DOORS[door](op), exact), plain, case.tensors)
+            except AssertionError:
+                raise
+            except Exception:
+                why = fails_alone(way, plain, case.tensors)
+                if why is None:
+                    raise
+                pytest.skip(f"PyTorch itself cannot do this with the plain function: {why}")
             ran += 1
     assert ran
