@@ -49,7 +49,7 @@ KEPT = [
 
 @pytest.fixture(autouse=True)
 def _exact() -> Any:
-    with torch.backends.cudnn.flags(allow_tf32=False, deterministic=True):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False, deterministic=True):
         yield
 
 
@@ -189,7 +189,7 @@ def test_what_it_keeps_is_its_input() -> None:
 
 @contextmanager
 def tf32(on: bool) -> Iterator[None]:
-    """Of convolutions, where every test here begins without it. With deterministic algorithms an H200 took none."""
+    """Of convolutions, where every test here begins without it, and with deterministic algorithms alone."""
     torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32 = not on, on
     try:
         yield

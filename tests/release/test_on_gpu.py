@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import datetime
 import json
 from pathlib import Path
@@ -113,3 +114,14 @@ def test_without_a_gpu_nothing_runs(root: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(SystemExit, match="there is no GPU here"):
         run(root, monkeypatch)
+
+
+def test_no_test_turns_cudnn_off_unawares() -> None:
+    """As `cudnn.flags` does unless it is told otherwise: nothing there would then be tried as users have it."""
+    found = 0
+    for file in sorted((on_gpu.ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("cudnn.flags"):
+                found += 1
+                assert "enabled" in {k.arg for k in node.keywords}, f"{file}, line {node.lineno}"
+    assert found
