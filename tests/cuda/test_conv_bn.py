@@ -54,7 +54,15 @@ def _exact() -> Any:
 
 
 def compare(
-    dtype: torch.dtype, last: bool, activation: str, residual: bool, keep: str, hard: bool = False, **form: Any
+    dtype: torch.dtype,
+    last: bool,
+    activation: str,
+    residual: bool,
+    keep: str,
+    hard: bool = False,
+    op: Any = ow.conv_bn,
+    device: str = "cuda",
+    **form: Any,
 ) -> None:
     inside, out, size = form.get("inside", 8), form.get("out", 16), form.get("size", 9)
     kernel, groups, stride, fixed = (
@@ -90,12 +98,12 @@ def compare(
 
     def place(t: Tensor) -> Tensor:
         if t.dim() == 4:
-            return t.detach().to("cuda", dtype).contiguous(memory_format=layout).requires_grad_()
-        return t.detach().to("cuda", wide).requires_grad_()
+            return t.detach().to(device, dtype).contiguous(memory_format=layout).requires_grad_()
+        return t.detach().to(device, wide).requires_grad_()
 
     ours = [place(t) for t in given]
     at = [None if t is None else place(t).detach() for t in (mean, var)]
-    found = ow.conv_bn(
+    found = op(
         *ours[:5],
         ours[5] if residual else None,
         *at,
