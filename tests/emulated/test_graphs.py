@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
+from opwright.kit.check.layouts import LAYOUTS
 from tests import emulated
 from tests.cuda.test_graphs import ERRORS, LIES, WIDTHS, exact
 
@@ -186,6 +188,23 @@ def test_a_schedule_says_who_adds_up_and_never_what(ops: Any, lie: str) -> None:
         got = [out, *torch.autograd.grad(out, leaves, grad)]
         for k, right in enumerate([truth, *torch.autograd.grad(truth, wide, grad.double())]):
             assert off(got[k], right) < 3e-5, (name, width, k)
+
+
+def test_rows_may_be_any_distance_apart(ops: Any) -> None:
+    """A kernel counts the bytes of a row with 32 bits: what lies further apart is copied."""
+    x = torch.randn(6, 5)
+    far = LAYOUTS["far"](x, random.Random(0))
+    if far.stride(0) < 2**31:
+        pytest.skip("this machine lends no address space without memory behind it")
+    index = torch.tensor([0, 2, 2, 5]), torch.tensor([1, 5, 0, 2, 3])
+    for op in (ops.spmm, ops.spmm_max):
+        assert torch.equal(op(far, *index), op(x, *index))
+    assert torch.equal(ops.sddmm(far[:3], far, *index), ops.sddmm(x[:3], x, *index))
+    weight, grad = torch.rand(5, requires_grad=True), LAYOUTS["far"](torch.randn(3, 5), random.Random(0))
+    for op in (ops.spmm, ops.spmm_max):
+        leaves = [[t.detach().requires_grad_(), weight] for t in (far, x)]
+        found = [torch.autograd.grad(op(t, *index, w), (t, w), grad) for t, w in leaves]
+        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
 @pytest.mark.slow

@@ -16,6 +16,13 @@ inline int64_t cache_bytes() {
     return bytes;
 }
 
+// A matrix that the walk reads by 32 bits for the bytes of a row: one whose rows are further apart is copied.
+inline Tensor near_rows(const Tensor& given) {
+    const Tensor x = matrix(given);
+    const bool far = x.size(0) > 1 && x.stride(0) * x.element_size() > UINT32_MAX;
+    return far ? aten::contiguous(x) : x;
+}
+
 inline bool aligned(const Tensor& x, int64_t elements) {
     if (!x.defined()) return true;
     const bool rows = x.size(0) < 2 || x.stride(0) % elements == 0;
@@ -161,7 +168,7 @@ void walk_as(const Pattern& p, const Tensor& x, const Walk& w, const Tensor& out
     const int64_t f = x.size(1);
     Tensor weight = given(w.weight) ? aten::contiguous(*w.weight) : Tensor();
     const Tensor bias = given(w.bias) ? aten::contiguous(*w.bias) : Tensor();
-    const Tensor own = given(w.own) ? matrix(*w.own) : Tensor();
+    const Tensor own = given(w.own) ? near_rows(*w.own) : Tensor();
     const int64_t pieces = pieces_of(p, w.piece);
     const Tensor partial = pieces > 0 && w.sums ? empty({pieces, f}, dtype_of<C>) : Tensor();
     dispatch(Types<int32_t, int64_t>(), dtype(p.rowptr), [&](auto offset) {
@@ -237,7 +244,7 @@ void walk_half(const Pattern& p, const Tensor& x, const Walk& w, const Tensor& o
 void walk_bfloat16(const Pattern& p, const Tensor& x, const Walk& w, const Tensor& out);
 
 inline Tensor walk(const Pattern& p, const Tensor& features, const Walk& w) {
-    const Tensor x = matrix(features);
+    const Tensor x = near_rows(features);
     check(x.size(1) < INT32_MAX - 1024, ow_inner::OnDevice::name(), ": x has too many features, ", x.size(1));
     const Tensor out = w.sums ? empty({p.rows, x.size(1)}, dtype(x)) : Tensor();
     if (x.size(1) == 0 || p.rows == 0) return out;

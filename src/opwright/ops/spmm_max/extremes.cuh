@@ -232,7 +232,7 @@ void find(const Extremes<T, P>& s) {
 
 inline Tensor extremes(const Pattern& p, const Tensor& features, const std::optional<Tensor>& weight, bool least,
                        int64_t piece) {
-    const Tensor x = matrix(features), numbered = given(weight) ? aten::contiguous(*weight) : Tensor();
+    const Tensor x = near_rows(features), numbered = given(weight) ? aten::contiguous(*weight) : Tensor();
     const Tensor out = empty({p.rows, x.size(1)}, dtype(x));
     if (x.size(1) == 0 || p.rows == 0) return out;
     dispatch(floating, dtype(x), [&](auto zero) {
@@ -250,7 +250,7 @@ inline Tensor extremes(const Pattern& p, const Tensor& features, const std::opti
 inline std::tuple<Tensor, Tensor> extremes_backward(const Pattern& p, const Pattern& t, const Tensor& given_grad,
                                                     const Tensor& features, const std::optional<Tensor>& weight,
                                                     bool least, bool sums, bool dots, int64_t piece) {
-    const Tensor x = matrix(features), grad = matrix(given_grad);
+    const Tensor x = near_rows(features), grad = matrix(given_grad);
     const Tensor numbered = given(weight) ? aten::contiguous(*weight) : Tensor();
     const int64_t f = x.size(1);
     const Tensor best = empty({p.rows, f}, computed(x)), share = empty({p.rows, f}, computed(x));
