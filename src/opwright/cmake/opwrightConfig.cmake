@@ -103,7 +103,7 @@ function(opwright_add_operators target)
     target_link_libraries(${target} PRIVATE "${_ow_generated}/libopwright_native.so"
         INTERFACE "$<BUILD_INTERFACE:${_ow_generated}/libopwright_native.so>"
         "$<INSTALL_INTERFACE:$<INSTALL_PREFIX>/lib/libopwright_native.so>")
-    target_include_directories(${target} INTERFACE
+    target_include_directories(${target} SYSTEM INTERFACE  # what a project warns of is its own code
         "$<BUILD_INTERFACE:${_ow_generated}/include>" "$<BUILD_INTERFACE:${_ow_include}>" "$<INSTALL_INTERFACE:include>")
     if(NOT TARGET torch)
         target_include_directories(${target} SYSTEM INTERFACE "$<BUILD_INTERFACE:${_ow_torch_includes}>")
@@ -128,15 +128,15 @@ endfunction()
 
 # What every library of a target is: optimised as opwright builds them, whatever the rest of a project is.
 macro(_opwright_library library)
-    target_include_directories(${library} PRIVATE "${_ow_include}")
-    target_include_directories(${library} SYSTEM PRIVATE ${_ow_torch_includes})
+    target_include_directories(${library} SYSTEM PRIVATE "${_ow_include}" ${_ow_torch_includes})
     set_target_properties(${library} PROPERTIES
         CXX_STANDARD 17 CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
         BUILD_RPATH "${_ow_generated};${_ow_torch_libraries}" INSTALL_RPATH "\$ORIGIN")
     target_link_libraries(${library} PRIVATE
         -Wl,--as-needed -lstdc++ -Wl,--no-as-needed "${_ow_torch_libraries}/libtorch_cpu.so")
-    # What PyTorch was told of kernels it keeps: a library that is closed stays.
-    target_link_options(${library} PRIVATE LINKER:-z,nodelete LINKER:--exclude-libs,ALL)
+    # What PyTorch was told of kernels it keeps: a library that is closed stays. What says which types a kernel takes has
+    # no reader that a linker knows of, and stays where a project has it drop what nobody reads.
+    target_link_options(${library} PRIVATE LINKER:-z,nodelete LINKER:--exclude-libs,ALL LINKER:--no-gc-sections)
     if("CUDA" IN_LIST languages)
         target_include_directories(${library} SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
         set_target_properties(${library} PROPERTIES CUDA_STANDARD 17 CUDA_RUNTIME_LIBRARY Static)

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace opwright {
@@ -46,8 +47,11 @@ class Function {
     }
     template <class... T>
     static std::tuple<T...> taken(torch::jit::Stack& stack, std::tuple<T...>*) {
-        size_t next = 0;
-        return std::tuple<T...>{std::move(stack[next++]).to<T>()...};
+        return several<std::tuple<T...>>(stack, std::index_sequence_for<T...>{});
+    }
+    template <class Several, size_t... I>
+    static Several several(torch::jit::Stack& stack, std::index_sequence<I...>) {
+        return Several{std::move(stack[I]).template to<std::tuple_element_t<I, Several>>()...};
     }
 
     c10::OperatorHandle op_;

@@ -20,6 +20,8 @@ from opwright.kit.op import Op
 CMAKE: Path = Path(__file__).parent.parent.parent / "cmake"
 """The folder that `find_package(opwright)` looks for."""
 NATIVE = "libopwright_native.so"
+QUIET = "-w"
+"""Whatever a project wants to be warned of, and takes for an error: of its own code."""
 
 
 class NoLibrary(Exception):
@@ -128,7 +130,7 @@ def _listing(operators: Sequence[Op[..., Any]], parts: Sequence[Part], to: Path)
         _set("_ow_include", str(toolchain.INCLUDE)),
         _set("_ow_generated", str(to)),
         _set("_ow_read", *_read(operators)),
-        _set("_ow_registry_options", *Plan("registry", ()).flags),
+        _set("_ow_registry_options", *Plan("registry", ()).flags, QUIET),
         _set("_ow_parts", *(part.name for part in parts)),
     ]
     for part in parts:
@@ -146,9 +148,12 @@ def _read(operators: Sequence[Op[..., Any]]) -> list[str]:
 
 def _part(part: Part) -> list[str]:
     plan = part.plan
-    flags = [*plan.flags, "$<$<CXX_COMPILER_ID:GNU>:-ftree-vectorize>"]
+    # A project may want -ffast-math for its own code; numbers of a kernel are to be those of Python.
+    flags = ["-fno-fast-math", *plan.flags, "$<$<CXX_COMPILER_ID:GNU>:-ftree-vectorize>"]
     flags.append("$<$<CXX_COMPILER_ID:GNU>:-fvect-cost-model=dynamic>")
     options = [f"$<$<COMPILE_LANGUAGE:CXX>:{_escaped(flag)}>" for flag in flags]
+    if all(source.is_relative_to(CMAKE.parent) for source in plan.sources):  # opwright's: nobody's to mend there
+        options.append(QUIET)
     # CMake leaves out what stands twice, and each flag for the compiler behind nvcc stands after one.
     for_nvcc = " ".join(plan.nvccflags).replace("-Xcompiler ", "-Xcompiler=").split()
     options += [f"$<$<COMPILE_LANGUAGE:CUDA>:{_escaped(flag)}>" for flag in for_nvcc]
