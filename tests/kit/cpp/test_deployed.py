@@ -264,20 +264,6 @@ def test_a_model_whose_operator_has_no_kernel_is_refused(tmp_path: Path) -> None
     assert not (tmp_path / "model.pt2").exists()
 
 
-def test_a_dtype_that_a_compiled_model_cannot_hold_is_refused(tmp_path: Path) -> None:
-    @ow.op(namespace="deployed_ops", opaque=True)
-    def converted(x: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
-        return x.to(dtype) + 1
-
-    class Plain(torch.nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return converted(x)
-
-    program = torch.export.export(Plain(), (torch.ones(2),))
-    with pytest.raises(ValueError, match="converted: dtype is left at its default, which a compiled model cannot hold"):
-        ow.package(program, tmp_path / "model.pt2", compiled=True)
-
-
 PROGRAM = """
 #include <opwright/package.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>

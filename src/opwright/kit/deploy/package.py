@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import shutil
@@ -58,7 +59,7 @@ def package(
         if isinstance(program, torch.export.ExportedProgram):
             operators = _called(program)
             if compiled:
-                _refuse_default_dtypes(program)
+                _refuse_values(program)
                 private.compile_ahead(program, str(made))
             else:
                 torch.export.save(program, made)
@@ -87,8 +88,8 @@ def _calls(program: torch.export.ExportedProgram) -> Iterator[tuple[Op[..., Any]
                 yield op, node
 
 
-def _refuse_default_dtypes(program: torch.export.ExportedProgram) -> None:
-    """PyTorch stores a dtype that is left at its default as a whole number, which its own loader does not take."""
+def _refuse_values(program: torch.export.ExportedProgram) -> None:
+    """What PyTorch writes into a compiled model, and its own loader does not take or does not give back."""
     for op, node in _calls(program):
         for at, parameter in enumerate(op.overload._schema.arguments):
             given = at < len(node.args) or parameter.name in node.kwargs
@@ -97,6 +98,24 @@ def _refuse_default_dtypes(program: torch.export.ExportedProgram) -> None:
                     f"{op.name}: {parameter.name} is left at its default, which a compiled model cannot hold; "
                     f"declare it as `{parameter.name}: torch.dtype | None = None`, or leave out compiled=True"
                 )
+            value = node.args[at] if at < len(node.args) else node.kwargs.get(parameter.name, parameter.default_value)
+            lost = _lost(value, re.search("Tensor|int", str(parameter.real_type)) is not None)
+            if lost is not None:
+                raise ValueError(
+                    f"{op.name}: {parameter.name} is {lost}, which a compiled model cannot hold; "
+                    "leave out compiled=True"
+                )
+
+
+def _lost(value: Any, at_run_time: bool) -> str | None:
+    """What of a value a compiled model loses; None: nothing. Tensors and sizes are handed over at run time, and where a
+    list has none of them the operator gets None."""
+    if isinstance(value, (list, tuple)):
+        if at_run_time and not value:
+            return "an empty list"
+        return next(filter(None, (_lost(each, at_run_time) for each in value)), None)
+    unwritten = isinstance(value, complex) or (isinstance(value, float) and not math.isfinite(value))
+    return str(value) if unwritten else None
 
 
 def _refuse_second_libstdcxx(archive: Path, called: str | os.PathLike[str]) -> None:
