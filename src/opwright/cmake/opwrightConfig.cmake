@@ -16,6 +16,7 @@
 cmake_minimum_required(VERSION 3.18)
 
 set(opwright_CMAKE_FOLDER "${CMAKE_CURRENT_LIST_DIR}")
+include("${CMAKE_CURRENT_LIST_DIR}/opwrightTorch.cmake")
 
 function(_opwright_find_python)
     if(OPWRIGHT_PYTHON)
@@ -73,10 +74,7 @@ function(opwright_add_operators target)
     add_library(${target} SHARED)
     set(listing "${CMAKE_CURRENT_BINARY_DIR}/opwright/${target}/operators.cmake")
     include("${listing}")
-    _opwright_compare_torch("${_ow_torch_version}")
-    if(CMAKE_VERSION VERSION_GREATER_EQUAL 3.19)  # a project may look for Torch after this
-        cmake_language(EVAL CODE "cmake_language(DEFER CALL _opwright_compare_torch [[${_ow_torch_version}]])")
-    endif()
+    _opwright_watch_torch("${_ow_torch_version}" "${OPWRIGHT_PYTHON} has")
     # What Python read is read again when it changes.
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_ow_read})
 
@@ -123,7 +121,14 @@ function(opwright_add_operators target)
     install(DIRECTORY "${_ow_generated}/include/" DESTINATION include)
     install(FILES "${_ow_include}/opwright/operators.h" "${_ow_include}/opwright/package.h"
         DESTINATION include/opwright)
-    install(EXPORT ${target} FILE ${target}Config.cmake NAMESPACE ${target}:: DESTINATION lib/cmake/${target})
+    file(GENERATE OUTPUT "${_ow_generated}/${target}Config.cmake" CONTENT
+"include(\"\${CMAKE_CURRENT_LIST_DIR}/${target}Targets.cmake\")
+include(\"\${CMAKE_CURRENT_LIST_DIR}/opwrightTorch.cmake\")
+_opwright_watch_torch(${_ow_torch_version} \"${target} was built with\")
+")
+    install(EXPORT ${target} FILE ${target}Targets.cmake NAMESPACE ${target}:: DESTINATION lib/cmake/${target})
+    install(FILES "${_ow_generated}/${target}Config.cmake" "${opwright_CMAKE_FOLDER}/opwrightTorch.cmake"
+        DESTINATION lib/cmake/${target})
 endfunction()
 
 # What every library of a target is: optimised as opwright builds them, whatever the rest of a project is.
@@ -144,21 +149,3 @@ macro(_opwright_library library)
     endif()
     install(TARGETS ${library} EXPORT ${target} LIBRARY DESTINATION lib RUNTIME DESTINATION bin)
 endmacro()
-
-# A program must not have two versions of PyTorch.
-function(_opwright_compare_torch version)
-    if(NOT TORCH_INSTALL_PREFIX)
-        return()
-    endif()
-    set(file "${TORCH_INSTALL_PREFIX}/include/torch/headeronly/version.h")
-    if(NOT EXISTS "${file}")
-        return()
-    endif()
-    file(STRINGS "${file}" lines REGEX "#define TORCH_VERSION_(MAJOR|MINOR|PATCH)")
-    string(REGEX MATCHALL "[0-9]+" numbers "${lines}")
-    list(JOIN numbers "." found)
-    if(NOT found STREQUAL version)
-        message(FATAL_ERROR "opwright: find_package(Torch) found ${found} in ${TORCH_INSTALL_PREFIX}, and "
-            "${OPWRIGHT_PYTHON} has torch ${version}, which opwright's own C++ is built for; let them be the same")
-    endif()
-endfunction()

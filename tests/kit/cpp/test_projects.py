@@ -78,6 +78,17 @@ def test_a_library_is_installed_and_found_by_another_project(tmp_path: Path) -> 
     made = workplace.built(second, tmp_path / "build2", found, "-DCMAKE_CXX_STANDARD=20")
     assert workplace.run(str(made / "second")).stdout.startswith("0.500\n")
 
+    headers = tmp_path / "other" / "include" / "torch" / "headeronly"
+    headers.mkdir(parents=True)
+    lines = "".join(f"#define TORCH_VERSION_{part} {n}\n" for part, n in (("MAJOR", 1), ("MINOR", 2), ("PATCH", 3)))
+    (headers / "version.h").write_text(lines)
+    (second / "CMakeLists.txt").write_text(text + f"set(TORCH_INSTALL_PREFIX {tmp_path / 'other'})\n")
+    done = workplace.configure(second, tmp_path / "build3", found)
+    said = " ".join(done.stderr.split())
+    assert done.returncode != 0
+    assert "found 1.2.3" in said
+    assert f"and tried_ops was built with torch {torch.__version__.partition('+')[0]}, which" in said
+
 
 REFUSED = {
     "a folder that is not there": ("opwright_add_operators(tried_ops nowhere)", "nowhere"),
