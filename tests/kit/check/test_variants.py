@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from opwright.kit.check import sizes, values
+from opwright.kit.check import options, sizes, values
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.constants import Constants, constants_of, in_source
 from opwright.kit.check.properties import forward
@@ -146,7 +146,7 @@ def test_options_are_set_and_lists_lengthened() -> None:
         return torch.stack(xs).sum(0) * a
 
     sample = ow.Sample(([torch.ones(2)] * 3, torch.ones(2)))
-    found = [*values.options_of(variants_of_options, sample)]
+    found = [*options.options_of(variants_of_options, sample)]
     numbers = ["a=0", "a=1", "a=-1", "a=5e-1", "a=25e-1", "a=-3e-1"]
     assert found == ["xs*1", "xs*5", "xs*9", "xs*17", "bias=None", "flip=True", *numbers]
     for variant in found:

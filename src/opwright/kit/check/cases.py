@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opwright.kit.check import sizes, steps, values, variants
+from opwright.kit.check import options, sizes, steps, values, variants
 from opwright.kit.check.afford import enough
 from opwright.kit.check.case import Case, whole
 from opwright.kit.check.constants import Constants, constants_of
@@ -293,7 +293,7 @@ class Subject:
     def options(self, s: int) -> list[str]:
         """The variants of a sample's options."""
         given = self.plain(s)
-        return [*values.options_of(source_of(self.op), given)] if given else []
+        return [*options.options_of(source_of(self.op), given)] if given else []
 
     def plain(self, s: int) -> Sample | None:
         """A sample of the operator that declares it, as it is."""

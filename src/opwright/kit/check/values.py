@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opwright.kit.check import options
 from opwright.kit.check.constants import Constants
 from opwright.kit.check.drawn import MOST_ELEMENTS
+from opwright.kit.check.options import is_whole
 from opwright.kit.check.report import NotApplicable
 from opwright.kit.check.steps import is_step, take
 from opwright.kit.op import Op
@@ -35,8 +37,6 @@ MASKS = ("true", "false", "rowless")
 THIN = "thin"
 """One tensor has size 1 along one dimension (`thin:y:0`), or has lost its first (`thin:y:`): what a reference then
 broadcasts, a kernel may read as if nothing had changed."""
-LENGTHS = (1, 5, 9, 17)
-"""Of lists of tensors."""
 BANDS = {
     8: ((2, 7), (8, 40), (40, 110), (-8, -2), (-50, -9), (-200, -51)),
     4: ((2, 7), (8, 20), (20, 55), (-8, -2), (-30, -9), (-100, -31)),
@@ -53,38 +53,14 @@ def scales(dtype: torch.dtype, rng: random.Random) -> list[str]:
     return [f"2^{rng.randint(*band)}" for band in BANDS[size]]
 
 
-def options_of(op: Op[..., Any], sample: Sample) -> Iterator[str]:
-    """Variants that change one argument which is no tensor, or leave an optional one out."""
-    given = op.signature.bind(sample.args, sample.kwargs)
-    for p in op.signature.parameters:
-        value = given.get(p.name)
-        if isinstance(value, bool):
-            yield f"{p.name}={not value}"
-        elif isinstance(value, int):
-            numbers = dict.fromkeys((0, 1, -1, -2, value + 1, 2 * value + 3, 64))
-            yield from (f"{p.name}={n}" for n in numbers if n != value)
-        elif isinstance(value, float):
-            yield from (f"{p.name}={n}" for n in (0, 1, -1, "5e-1", "25e-1", "-3e-1") if float(n) != value)
-        elif isinstance(value, str):
-            yield from (f"{p.name}={word}" for word in p.kind.words if word != value and WORD.fullmatch(word))
-        elif isinstance(value, Tensor) and p.kind.is_optional and not _is_whole(value):
-            yield f"{p.name}=None"
-        elif isinstance(value, list) and value and all(isinstance(v, Tensor) for v in value):
-            yield from (f"{p.name}*{n}" for n in LENGTHS if n != len(value))
-
-
 def thin_of(op: Op[..., Any], sample: Sample) -> Iterator[str]:
     """Variants in which one tensor of several has fewer elements."""
     given = op.signature.bind(sample.args, sample.kwargs)
-    found = {n: v for n, v in given.items() if isinstance(v, Tensor) and v.dim() and not _is_whole(v)}
+    found = {n: v for n, v in given.items() if isinstance(v, Tensor) and v.dim() and not is_whole(v)}
     if len(found) > 1:
         for name, t in found.items():
             yield from (f"{THIN}:{name}:{d}" for d, size in enumerate(t.shape) if size > 1)
             yield f"{THIN}:{name}:"
-
-
-WORD = re.compile(r"\w+")
-"""A text that the id of a case can hold."""
 
 
 class Change:
@@ -116,6 +92,9 @@ class Change:
     def _set(self, values: dict[str, Any]) -> None:
         name, _, text = self.variant.partition("=")
         old = values.get(name)
+        if text.startswith("="):
+            text = text[1:]
+            values |= {n: options.followed(v, int(old or 0), int(text)) for n, v in values.items() if n != name}
         values[name] = {"True": True, "False": False}.get(text)
         if isinstance(old, str) or text in self.op.signature.names[name].kind.words:
             values[name] = text
@@ -149,13 +128,13 @@ class Change:
         if t.numel() == 0 or t.layout != torch.strided or (0 in t.stride() and t.numel() > 1):
             return False
         if self.variant in INDEX:
-            return _is_whole(t) and t.dtype != self.dtype
+            return is_whole(t) and t.dtype != self.dtype
         if self.variant in MASKS:
             return t.dtype == torch.bool != self.dtype
         kind, _, dtype = self.variant.partition(":")
         if kind in WHOLE:
-            return _is_whole(t) and t.dtype == (getattr(torch, dtype) if dtype else self.dtype)
-        if is_step(self.variant) and _is_whole(t):
+            return is_whole(t) and t.dtype == (getattr(torch, dtype) if dtype else self.dtype)
+        if is_step(self.variant) and is_whole(t):
             return t.dtype == self.dtype
         return t.is_floating_point() or (t.is_complex() and not is_step(self.variant))
 
@@ -229,7 +208,7 @@ def whole(t: Tensor, variant: str, rng: random.Random, others: Sequence[Tensor] 
         drawn = [rng.getrandbits(rng.randint(1, bits)) for _ in range(t.numel())]
     elif variant == "ends":
         # The smallest divided by -1 is no integer, and ends the process, PyTorch's own division too.
-        by_one = any(_is_whole(other) and bool((other == -1).any()) for other in others)
+        by_one = any(is_whole(other) and bool((other == -1).any()) for other in others)
         ends = [*([] if by_one else [info.min]), info.min + 1, 0, 1, info.max - 1, info.max]
         drawn = [rng.choice(ends) for _ in range(t.numel())]
     else:
@@ -262,10 +241,10 @@ def indices(t: Tensor, variant: str, name: str, values: dict[str, Any], rng: ran
     elif variant == "equal":
         new = [rng.choice(flat)] * len(flat)
     elif variant == "optional":
-        options = [v for v in values.values() if isinstance(v, int) and not isinstance(v, bool)]
-        if not options:
+        numbers = [v for v in values.values() if isinstance(v, int) and not isinstance(v, bool)]
+        if not numbers:
             raise NotApplicable("it has no option that an index could equal")
-        option = rng.choice(options)
+        option = rng.choice(numbers)
         share = rng.choice((0.4, 0.4, 1.0))
         new = [option if rng.random() < share else v for v in flat]
     else:
@@ -285,13 +264,13 @@ def refit(sample: Sample, op: Op[..., Any], sizes: dict[int, int], made: Sequenc
     along a size that changed, and indices stay below one that shrank. The author's tensors could not know."""
 
     values = op.signature.bind(sample.args, sample.kwargs)
-    if sum(_is_whole(t) for value in values.values() for t in tensors(value)) > 2:
+    if sum(is_whole(t) for value in values.values() for t in tensors(value)) > 2:
         return sample  # they tell of each other, and none can change alone
 
     def fitted(name: str, value: Any) -> Any:
         if isinstance(value, list):
             return [fitted(name, v) for v in value]
-        if not isinstance(value, Tensor) or not _is_whole(value) or value.numel() == 0:
+        if not isinstance(value, Tensor) or not is_whole(value) or value.numel() == 0:
             return value
         flat: list[int] = value.flatten().tolist()
         offsets = role_of(name, value, flat, values) == "offsets"
@@ -331,7 +310,7 @@ def role_of(name: str, t: Tensor, flat: Sequence[int], values: dict[str, Any]) -
     sizes = {s for other in others for s in other.shape}
     apart = len(flat) not in sizes
     # Beside a longer tensor of integers, what rises from 0 within its length tells where its parts begin.
-    apart |= any(_is_whole(o) and o.dim() == 1 and len(flat) < o.numel() >= flat[-1] for o in others)
+    apart |= any(is_whole(o) and o.dim() == 1 and len(flat) < o.numel() >= flat[-1] for o in others)
     if t.dim() == 1 and list(flat) == sorted(flat) and flat[0] == 0 and (apart or NAMED["offsets"].search(name)):
         return "offsets"
     if t.dim() == 1 and min(flat) >= 0 and sum(flat) in sizes and (apart or NAMED["lengths"].search(name)):
@@ -341,10 +320,6 @@ def role_of(name: str, t: Tensor, flat: Sequence[int], values: dict[str, Any]) -
 
 def _others(t: Tensor, values: dict[str, Any]) -> list[Tensor]:
     return [other for value in values.values() for other in tensors(value) if other is not t]
-
-
-def _is_whole(t: Tensor) -> bool:
-    return not (t.is_floating_point() or t.is_complex()) and t.dtype != torch.bool
 
 
 def _generator(rng: random.Random) -> torch.Generator:
@@ -364,7 +339,7 @@ def is_data(run: Callable[[Sample], Any], sample: Sample, dtype: torch.dtype) ->
     would be asked for memory by them is not asked for much."""
 
     def larger(value: Any) -> Any:
-        if isinstance(value, Tensor) and _is_whole(value) and value.dtype == dtype:
+        if isinstance(value, Tensor) and is_whole(value) and value.dtype == dtype:
             return value + (1 if value.dtype.itemsize == 1 else 1009)
         return [larger(v) for v in value] if isinstance(value, list) else value
 

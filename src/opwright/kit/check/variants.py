@@ -3,12 +3,14 @@ kernel is likely to branch."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
 
+from opwright.kit.check import options as options_
 from opwright.kit.check import sizes, values
 from opwright.kit.check.case import Case, whole
 from opwright.kit.check.drawn import source_of
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
 THIN = 8
 """Cases of a sample in which a tensor has fewer elements."""
+NAMED = 8
+"""Cases of a sample in which an option is a number of the kernels' sources."""
+PAIRS = 4
+"""Cases of a sample in which two options change."""
 LONG = (1 << 16) + 9
 SAMPLES = 3
 """Of how many samples several sizes are large at once."""
@@ -43,6 +49,8 @@ def other_values(subject: Subject, s: int, rng: random.Random, most: int | None 
         [Case(s, main, variant=v, values="stretched") for v in long_tables(subject, s)],
         [Case(s, main, values=v) for v in options]
         + [Case(s, main, variant="tail", values=v) for v in rng.sample(options, min(3, len(options)))],
+        [Case(s, main, values=v) for v in named_options(subject, s, rng)],
+        [Case(s, main, values=v) for v in several(subject, s, options, rng)],
         [Case(s, main, values=v) for v in (*codes(subject, s), *masks(subject, s))],
         [Case(s, main, values=v) for v in broadcast(subject, s, rng)],
     ):
@@ -52,6 +60,27 @@ def other_values(subject: Subject, s: int, rng: random.Random, most: int | None 
 def named(subject: Subject, variant: str) -> bool:
     """Whether there are constants, for the variant that needs them."""
     return variant != "constants" or bool(subject.constants.real or subject.constants.whole)
+
+
+def named_options(subject: Subject, s: int, rng: random.Random) -> list[str]:
+    """A sample's numbers, as the kernels' sources have them, and as its integers may follow them."""
+    given, op = subject.plain(s), source_of(subject.op)
+    if given is None:
+        return []
+    found = [*options_.named_of(op, given, subject.constants)]
+    return [*rng.sample(found, min(NAMED, len(found))), *options_.standing_of(op, given)]
+
+
+def several(subject: Subject, s: int, options: list[str], rng: random.Random) -> list[str]:
+    """Two options of a sample that change at once, and one beside its indices or masks: what a kernel handles by itself
+    it may not handle together."""
+    pairs = [f"{a}+{b}" for a, b in itertools.combinations(options, 2) if _name(a) != _name(b)]
+    beside = [f"{a}+{b}" for a in options for b in (*subject.indices(s), *masks(subject, s))]
+    return [*rng.sample(pairs, min(PAIRS, len(pairs))), *rng.sample(beside, min(PAIRS, len(beside)))]
+
+
+def _name(option: str) -> str:
+    return option.replace("*", "=").partition("=")[0]
 
 
 def codes(subject: Subject, s: int) -> list[str]:

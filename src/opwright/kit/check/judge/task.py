@@ -11,7 +11,7 @@ from typing import Any, Literal, get_origin
 import torch
 from torch import Tensor
 
-from opwright.kit.check import values
+from opwright.kit.check import options, values
 from opwright.kit.check.cases import Case, Subject, whole
 from opwright.kit.check.constants import Constants
 from opwright.kit.check.drawn import Draw, source_of
@@ -84,7 +84,7 @@ class Task(Subject):
         if given is None:
             return []
         more = {n: v for n, v in self.defaults.items() if n not in given.kwargs}
-        return [*values.options_of(self.op, Sample(given.args, {**given.kwargs, **more}))]
+        return [*options.options_of(self.op, Sample(given.args, {**given.kwargs, **more}))]
 
     def wanted(self, case: Case) -> bool:
         """Whether a case changes nothing that is to stay as the samples have it."""
@@ -92,12 +92,13 @@ class Task(Subject):
 
     def changes(self, case: Case) -> list[str]:
         """What of the samples a case changes, in the words of `keep`."""
-        option = "=" in case.values or "*" in case.values
+        parts = case.values.split("+") if case.values else []
+        set_ = [part for part in parts if "=" in part or "*" in part]
         changed = {
             "sizes": case.variant != "" or "thin" in case.values,
             "layouts": case.layout != PLAIN,
-            "values": case.values != "" and "thin" not in case.values and not option,
-            "options": option,
+            "values": any("==" in p or (p not in set_ and "thin" not in p) for p in parts),
+            "options": bool(set_),
         }
         return [kept for kept in KEPT if changed[kept]]
 
