@@ -304,3 +304,30 @@ def test_what_overflows_in_sizes_that_nobody_chose_must_do_so_alone(near: bool) 
         calls.judge(oracle, grown, Case(0, torch.float16, variant="tail"))
     with pytest.raises(Finding, match="finite"):
         calls.judge(oracle, grown, Case(0, torch.float16))
+
+
+@ow.op(mutates=("peak",))
+def alarm_peak(x: Tensor, peak: Tensor) -> Tensor:
+    """PyTorch cannot differentiate it: maximum needs the peak that is then written to."""
+    peak.copy_(torch.maximum(peak, x.detach()))
+    return x / peak
+
+
+@alarm_peak.kernel("cpu", ow.Domain(dtypes=(torch.float32,)))
+def _(x: Tensor, peak: Tensor) -> Tensor:
+    torch.maximum(peak, x, out=peak)
+    return x / peak
+
+
+@alarm_peak.samples
+def _(make: ow.Maker) -> Iterator[Any]:
+    yield make(5), make(5)
+
+
+@pytest.mark.parametrize("only", ["gradients", "undefined", "compile", "gradcheck"])
+def test_a_reference_that_pytorch_cannot_differentiate_is_no_fault_of_the_operator(only: str) -> None:
+    x, peak = torch.rand(3, requires_grad=True), torch.rand(3, requires_grad=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        alarm_peak.reference(x, peak * 1).sum().backward()
+    report = ow.check(alarm_peak, only=[only])
+    assert report.passed, report

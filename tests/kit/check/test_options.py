@@ -131,3 +131,35 @@ def test_numbers_of_a_source_become_options_within_reason() -> None:
     given = Constants((1, 2, 4096, 1 << 30), (0.5, 1e-30))
     found = [*options.named_of(mean_of_rows, ow.Sample((torch.rand(2, 2), torch.ones(1, 1).long())), given)]
     assert found == ["padding=4096e0", "padding=4097e0"]
+
+
+def test_lists_of_numbers_come_in_another_order_and_count_from_the_end() -> None:
+    @ow.op
+    def mean_along(x: Tensor, dims: list[int]) -> Tensor:
+        return x.mean(dims)
+
+    @mean_along.kernel("cpu", ow.Domain(dtypes=(torch.float32,)))
+    def _(x: Tensor, dims: list[int]) -> Tensor:
+        for d in sorted(dims, reverse=True):
+            x = x.mean(d)
+        return x
+
+    @mean_along.samples
+    def _(make: ow.Maker) -> Iterator[Any]:
+        yield make(3, 4, 5), [1, 2]
+
+    assert "0+dims=turned" in tried(ow.check(mean_along, only=["forward"], rung="mean_along"))
+
+    @ow.op
+    def blend(xs: list[Tensor], weights: list[float]) -> Tensor:
+        return torch.stack([x * w for x, w in zip(xs, weights, strict=True)]).sum(0)
+
+    @blend.kernel("cpu", ow.Domain(dtypes=(torch.float32,)))
+    def _(xs: list[Tensor], weights: list[float]) -> Tensor:
+        return torch.stack([x * w for x, w in zip(xs, sorted(weights), strict=True)]).sum(0)
+
+    @blend.samples
+    def _(make: ow.Maker) -> Iterator[Any]:
+        yield [make(3), make(3)], [1.0, 3.0]
+
+    assert "0+weights=reversed" in tried(ow.check(blend, only=["forward"], rung="blend"))

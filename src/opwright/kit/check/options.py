@@ -20,6 +20,8 @@ from opwright.kit.spec.values import tensors
 
 LENGTHS = (1, 5, 9, 17)
 """Of lists of tensors."""
+ORDERS = ("reversed", "turned")
+"""What may happen to lists of numbers."""
 MOST = 1 << 16
 """An option beyond it may ask for much memory, or for many steps."""
 WORD = re.compile(r"\w+")
@@ -44,6 +46,8 @@ def options_of(op: Op[..., Any], sample: Sample) -> Iterator[str]:
             yield f"{p.name}=None"
         elif isinstance(value, list) and value and all(isinstance(v, Tensor) for v in value):
             yield from (f"{p.name}*{n}" for n in LENGTHS if n != len(value))
+        elif isinstance(value, list) and value and all(map(_is_number, value)):
+            yield from (f"{p.name}={how}" for how in ORDERS if ordered(value, how, rank_of(given)) != value)
 
 
 def named_of(op: Op[..., Any], sample: Sample, constants: Constants) -> Iterator[str]:
@@ -81,8 +85,29 @@ def is_whole(t: Tensor) -> bool:
     return not (t.is_floating_point() or t.is_complex()) and t.dtype != torch.bool
 
 
+def ordered(numbers: list[Any], how: str, rank: int) -> list[Any]:
+    """A list of numbers in the other order, or every other one with its sign turned: of what may be dimensions of a
+    tensor of that rank so that they are counted from the end.
+
+    >>> ordered([0, 2, 1], "reversed", 3), ordered([0, 2, 1], "turned", 3), ordered([0.5, 2.0], "turned", 3)
+    ([1, 2, 0], [-3, 2, -2], [-0.5, 2.0])
+    """
+    if how == "reversed":
+        return numbers[::-1]
+    return [n if i % 2 else n - rank if isinstance(n, int) and 0 <= n < rank else -n for i, n in enumerate(numbers)]
+
+
+def rank_of(values: dict[str, Any]) -> int:
+    """The dimensions of the first tensor among arguments."""
+    return next((t.dim() for value in values.values() for t in tensors(value)), 0)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def _numbers(op: Op[..., Any], sample: Sample) -> Iterator[tuple[str, int | float]]:
     given = op.signature.bind(sample.args, sample.kwargs)
     for name, value in given.items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if _is_number(value):
             yield name, value

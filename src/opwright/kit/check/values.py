@@ -96,7 +96,9 @@ class Change:
             text = text[1:]
             values |= {n: options.followed(v, int(old or 0), int(text)) for n, v in values.items() if n != name}
         values[name] = {"True": True, "False": False}.get(text)
-        if isinstance(old, str) or text in self.op.signature.names[name].kind.words:
+        if isinstance(old, list) and text in options.ORDERS:
+            values[name] = options.ordered(old, text, options.rank_of(values))
+        elif isinstance(old, str) or text in self.op.signature.names[name].kind.words:
             values[name] = text
         elif text not in ("None", "True", "False"):
             real = isinstance(old, float) or (old is None and "e" in text)

@@ -125,7 +125,7 @@ def _each(subject: Subject, sample: Sample) -> None:
     count = len(leaves_of(op, sample).leaves)
     if not count:
         raise NotApplicable("no tensor of it has a gradient in this dtype")
-    whole = Oracle(through(op, truth_of(op, sample), 1), pack(sample, grads), subject.seed)
+    whole = accepted(lambda: Oracle(through(op, truth_of(op, sample), 1), pack(sample, grads), subject.seed))
     for only in range(count):
         given = leaves_of(op, sample, lambda i, only=only: i == only)  # type: ignore[misc]
         out = collect(op, op(*given.sample.args, **given.sample.kwargs), given.sample)
