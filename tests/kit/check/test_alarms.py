@@ -331,3 +331,49 @@ def test_a_reference_that_pytorch_cannot_differentiate_is_no_fault_of_the_operat
         alarm_peak.reference(x, peak * 1).sum().backward()
     report = ow.check(alarm_peak, only=[only])
     assert report.passed, report
+
+
+def test_a_formula_that_pytorch_cannot_batch_is_no_fault_of_the_operator() -> None:
+    @ow.op
+    def alarm_swap(x: Tensor) -> Tensor:
+        ow.require(x.is_floating_point() and x.dim() > 0 and x.shape[-1] % 2 == 0, "x must have pairs")
+        return torch.stack((x[..., 1::2] * 3, x[..., 0::2]), -1).flatten(-2)
+
+    @alarm_swap.gradient
+    def _(grad: Tensor) -> Tensor:
+        return torch.stack((grad[..., 1::2], grad[..., 0::2] * 3), -1).flatten(-2)
+
+    @alarm_swap.samples
+    def _(make: ow.Maker) -> Iterator[Any]:
+        yield make(3, 4)
+
+    @alarm_swap.kernel("cpu", ow.Domain(dtypes=(torch.float32, torch.float64), sizes="x[..., 2*k]"))
+    def _(x: Tensor) -> Tensor:
+        return torch.stack((x[..., 1::2] * 3, x[..., 0::2]), -1).flatten(-2)
+
+    report = ow.check(alarm_swap, only=["gradcheck"])
+    assert report.passed, report
+
+
+@ow.op(mutates=("mean",))
+def alarm_statistics(x: Tensor, mean: Tensor, *, training: bool = True) -> Tensor:
+    if training:
+        mean.lerp_(x.mean(0).detach(), 0.1)
+        return x - x.mean(0)
+    return x - mean
+
+
+@alarm_statistics.kernel("cpu", ow.Domain(dtypes=(torch.float32,)))
+def _(x: Tensor, mean: Tensor, *, training: bool = True) -> Tensor:
+    return alarm_statistics.reference(x, mean, training=training) * 1
+
+
+@alarm_statistics.samples
+def _(make: ow.Maker) -> Iterator[Any]:
+    yield make(4, 3), make(3)
+    yield make(4, 3), make(3), {"training": False}
+
+
+def test_a_buffer_that_a_call_leaves_alone_need_not_be_marked_as_written() -> None:
+    report = ow.check(alarm_statistics, only=["fake"])
+    assert report.passed, report

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -389,10 +390,11 @@ def measure(
     seed: int,
     *,
     tears: bool = False,
-) -> Iterator[list[Tensor | None]]:
-    """The results of `run` on what `make` gives, with rounding errors drawn anew each time."""
+) -> Iterator[list[Tensor | None] | None]:
+    """The results of `run` on what `make` gives, with rounding errors drawn anew each time; None where they lead it to
+    an error, as of a matrix that is hardly positive definite."""
     for i in range(RUNS):
-        given = make()
-        with Noise(recorded, dtype, seed * RUNS + i, tears=tears):
+        given, found = make(), None
+        with suppress(Exception), Noise(recorded, dtype, seed * RUNS + i, tears=tears):
             found = run(given)
         yield found
