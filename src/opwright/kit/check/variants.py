@@ -73,10 +73,11 @@ def named_options(subject: Subject, s: int, rng: random.Random) -> list[str]:
 
 def several(subject: Subject, s: int, options: list[str], rng: random.Random) -> list[str]:
     """Two options of a sample that change at once, and one beside its indices or masks: what a kernel handles by itself
-    it may not handle together."""
+    it may not handle together. Ties are where a step is 1 or a half, and so are the numbers."""
+    kinks = [f"{a}+halves" for a in options if a.endswith(("=1", "=5e-1"))]
     pairs = [f"{a}+{b}" for a, b in itertools.combinations(options, 2) if _name(a) != _name(b)]
     beside = [f"{a}+{b}" for a in options for b in (*subject.indices(s), *masks(subject, s))]
-    return [*rng.sample(pairs, min(PAIRS, len(pairs))), *rng.sample(beside, min(PAIRS, len(beside)))]
+    return [*kinks, *rng.sample(pairs, min(PAIRS, len(pairs))), *rng.sample(beside, min(PAIRS, len(beside)))]
 
 
 def _name(option: str) -> str:

@@ -23,8 +23,8 @@ from opwright.kit.truth.oracle import rebuilt
 PROPERTY = Property(turn=40, once=True)
 
 NO_RULE = "Batching rule not implemented"
-"""What PyTorch says where batched gradients meet an operation of its own that it cannot batch there (flatten, unflatten):
-a formula that uses one is not to blame."""
+"""What PyTorch says where batched gradients meet an operation of its own that it cannot batch there, such as flatten: a
+formula that uses one is not to blame."""
 SMALL = 48
 """Inputs with more elements are tried along random directions only."""
 

@@ -1,0 +1,74 @@
+"""A reference that leaves out what has a weight of 0, as a kernel does that never reads what is masked.
+
+0 times an infinity or a NaN is NaN, so that plain PyTorch tells what a mask hides. A kernel that skips it is right.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opwright.kit import private
+from opwright.kit.spec.values import tensors
+
+PRODUCTS = {"mm": 0, "bmm": 0, "mv": 0, "dot": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}
+"""Operations that add up products, and where the first of the two factors stands."""
+
+
+class Skipping(private.TorchDispatchMode):
+    """Leaves out of sums of products those with a factor that is exactly 0, and of products by a mask the masked ones."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.skipped = False
+        self._masks: set[int] = set()  # storages of masks that became numbers
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func._opname
+        if name == "_to_copy" and self._is_mask(args[0]):
+            self._masks.add(_storage(out))
+        elif name == "mul" and isinstance(out, Tensor) and out.is_floating_point():
+            for mask in filter(self._is_mask, args):
+                out = self._without(out, torch.where(mask == 0, 0.0, out).to(out.dtype))
+        elif name in PRODUCTS and out.is_floating_point():
+            out = self._product(func, args, kwargs or {}, PRODUCTS[name], out)
+        return out
+
+    def _product(self, func: Any, args: Any, kwargs: Any, at: int, out: Tensor) -> Tensor:
+        a, b = args[at : at + 2]
+        if bool(a.isfinite().all()) and bool(b.isfinite().all()):
+            return out
+        finite = [torch.where(t.isfinite(), t, torch.zeros_like(t)) for t in (a, b)]
+        counted = [(t != 0).double() for t in (a, b)]
+        lost = [(~t.isfinite()).double() for t in (a, b)]
+        met = torch.matmul(lost[0], counted[1]) + torch.matmul(counted[0], lost[1])
+        return self._without(out, torch.where(met > 0, out, func(*args[:at], *finite, *args[at + 2 :], **kwargs)))
+
+    def _without(self, out: Tensor, other: Tensor) -> Tensor:
+        self.skipped |= not torch.allclose(out, other, rtol=0, atol=0, equal_nan=True)
+        return other
+
+    def _is_mask(self, value: Any) -> bool:
+        return isinstance(value, Tensor) and (value.dtype == torch.bool or _storage(value) in self._masks)
+
+
+def _storage(t: Tensor) -> int:
+    return t.untyped_storage()._cdata
+
+
+def left_out(
+    got: list[Tensor | None], reference: list[Tensor | None], skipping: list[Tensor | None]
+) -> list[Tensor | None]:
+    """Results, with what a reference that skips gives where both they and the plain reference have NaN: which of the
+    products a kernel leaves out is its own choice."""
+
+    def one(g: Tensor | None, r: Tensor | None, s: Tensor | None) -> Tensor | None:
+        alike = g is not None and r is not None and s is not None and g.shape == r.shape == s.shape
+        if not alike or not all(t.is_floating_point() for t in tensors([g, r, s])):
+            return g
+        return torch.where(g.isnan() & r.isnan(), s.to(g.dtype), g)  # type: ignore[union-attr]
+
+    return [one(*each) for each in zip(got, reference, skipping, strict=True)] if len(got) == len(reference) else got
