@@ -377,3 +377,23 @@ def _(make: ow.Maker) -> Iterator[Any]:
 def test_a_buffer_that_a_call_leaves_alone_need_not_be_marked_as_written() -> None:
     report = ow.check(alarm_statistics, only=["fake"])
     assert report.passed, report
+
+
+def test_samples_of_complex_numbers_alone_are_samples() -> None:
+    @ow.op
+    def alarm_phase(x: Tensor) -> Tensor:
+        ow.require(x.is_complex(), "x must be complex, got {x.dtype}")
+        return x / (x.abs() + 1)
+
+    @alarm_phase.samples
+    def _(make: ow.Maker) -> Iterator[Tensor]:
+        if make.dtype.is_complex:
+            yield make(3, 4)
+
+    @alarm_phase.kernel("cpu", ow.Domain(dtypes=(torch.complex64, torch.complex128)))
+    def _(x: Tensor) -> Tensor:
+        return torch.complex(x.real, x.imag) / (torch.hypot(x.real, x.imag) + 1)
+
+    report = ow.check(alarm_phase, only=["forward", "gradients"])
+    assert report.passed, report
+    assert report.cases > 50

@@ -163,3 +163,47 @@ def test_lists_of_numbers_come_in_another_order_and_count_from_the_end() -> None
         yield [make(3), make(3)], [1.0, 3.0]
 
     assert "0+weights=reversed" in tried(ow.check(blend, only=["forward"], rung="blend"))
+
+
+# --- gradients where formulas choose or divide ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_kernel", [False, True])
+def test_a_formula_that_divides_by_what_may_be_zero_is_found(with_kernel: bool) -> None:
+    @ow.op(name=f"product_of_rows_{with_kernel}")
+    def product(x: Tensor) -> Tensor:
+        ow.require(x.is_floating_point() and x.dim() > 0, "x must be floating-point and have rows")
+        return x.prod(-1)
+
+    @product.gradient
+    def _(grad: Tensor, x: Tensor, result: Tensor) -> Tensor:
+        return (grad * result).unsqueeze(-1) / x
+
+    @product.samples
+    def _(make: ow.Maker) -> Iterator[Any]:
+        yield make(3, 4)
+
+    if with_kernel:
+        product.kernel("cpu", ow.Domain(dtypes=(torch.float64,)))(lambda x: torch.prod(x, -1))
+    for seed in range(3):
+        said = tried(ow.check(product, only=["gradients"], seed=seed, rung=product.name))
+        assert said & {"0+halves", "0+zeros"}, seed
+
+
+def test_a_formula_that_fails_at_one_option_and_zero_is_found() -> None:
+    @ow.op
+    def power_of(x: Tensor, *, p: float = 2.0) -> Tensor:
+        ow.require(x.is_floating_point(), "x must be floating-point")
+        return torch.pow(x.abs(), p)
+
+    @power_of.gradient
+    def _(grad: Tensor, x: Tensor, p: float) -> Tensor:
+        return grad * p * x.abs().pow(p - 1) * x.sign()
+
+    @power_of.samples
+    def _(make: ow.Maker) -> Iterator[Any]:
+        yield make(7)
+        yield make(3, 4), {"p": 3.0}
+
+    said = {name for seed in range(3) for name in tried(ow.check(power_of, only=["gradients"], seed=seed))}
+    assert any("+p=0+zeros" in name for name in said), said

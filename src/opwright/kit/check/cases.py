@@ -74,8 +74,15 @@ class Subject:
     def count(self) -> int:
         """How many samples there are."""
         if "count" not in self._memo:
-            self._memo["count"] = sum(1 for _ in declared(source_of(self.op), Draw(torch.float32, self.device, 0)))
+            dtypes = dict.fromkeys((torch.float32, *DTYPES))  # an author may yield samples of some alone
+            counts = ((d, sum(1 for _ in declared(source_of(self.op), Draw(d, self.device, 0)))) for d in dtypes)
+            dtype, count = next(((d, n) for d, n in counts if n), (torch.float32, 0))
+            self._memo["count"], self._memo["drawn"] = count, dtype
         return int(self._memo["count"])
+
+    def _first_draw(self) -> Draw:
+        """What makes samples in a dtype that they are of."""
+        return Draw(self._memo["drawn"] if self.count else torch.float32, self.device, 0)
 
     def draw(self, case: Case) -> Sample:
         """The arguments of a case: the same each time, in memory of their own each time."""
@@ -152,7 +159,7 @@ class Subject:
     def declared_sizes(self, source: Op[..., Any]) -> list[list[int]]:
         """The sizes of every sample that can be changed."""
         if "sizes" not in self._memo:
-            make, found, made, shapes = Draw(torch.float32, self.device, 0), [], [], []
+            make, found, made, shapes = self._first_draw(), [], [], []
             for sample in declared(source, make):
                 made.append(ties(source, sample))
                 shapes.append([tuple(t.shape) for t in make.drawn])

@@ -149,9 +149,9 @@ class Oracle:
             return
         for moved in self._noisy(run, []):
             yield [
-                None if m is None or c is None or w is None else (m - c) + w
+                None if m is None or c is None or w is None else torch.where(c.isfinite(), (m - c) + w, w)
                 for m, c, w in zip(moved, center, self.wide, strict=True)
-            ]
+            ]  # where it is no number itself, its noise excuses nothing
 
     def judge(self, got: Results, what: str = "result", also: Callable[[], Results] | None = None) -> None:
         """Raise Finding unless these results are right, or those that the reference gives in the same place: `also`

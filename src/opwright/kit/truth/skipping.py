@@ -18,7 +18,7 @@ PRODUCTS = {"mm": 0, "bmm": 0, "mv": 0, "dot": 0, "addmm": 1, "baddbmm": 1, "add
 
 
 class Skipping(private.TorchDispatchMode):
-    """Leaves out of sums of products those with a factor that is exactly 0, and of products by a mask the masked ones."""
+    """Leaves out of sums of products those with a factor that is exactly 0, and what a mask's False multiplies."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

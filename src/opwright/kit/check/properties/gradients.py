@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -22,6 +23,8 @@ from opwright.kit.truth.oracle import Oracle, Results, copied
 PROPERTY = Property(turn=30)
 
 SECOND = "second"
+KINKS = 4
+"""Cases of a sample in which an option changes, and some of its numbers are 0."""
 NAMED = {derivatives.AGAIN: ", asked for again,", **dict.fromkeys(derivatives.ALONE, ", asked for alone,")}
 """What a message says of gradients beside that they are."""
 
@@ -47,6 +50,8 @@ def cases(subject: Subject) -> Iterator[Case]:
         yield from (Case(s, d, extra="dense") for d in slow)
         if not fast:
             yield Case(s, torch.float64, extra=SECOND)
+            if subject.op.has_rung and subject.op.has_declared_gradient:
+                yield from (replace(c, extra="dense") for c in _kinks(subject, s, rng) if c.dtype in slow)
             continue
         yield from (Case(s, d, extra=kind) for d in fast for kind in derivatives.INCOMING[: 2 if d != fast[0] else 4])
         scaled = [kind for kind in derivatives.SCALED if fast[0] != torch.float16]
@@ -60,10 +65,18 @@ def cases(subject: Subject) -> Iterator[Case]:
             yield from (Case(s, d, extra=SECOND) for d in fast if d in (fast[0], torch.float64) or subject.thorough)
             yield Case(s, rng.choice(fast), MIXED, "tail", SECOND)
         most = None if subject.thorough else 2
-        others = (c for c in variants.other_values(subject, s, rng, most) if c.dtype in fast)
-        yield from (replace(c, extra="dense") for c in others)
+        others = [c for c in variants.other_values(subject, s, rng, most) if c.dtype in fast]
+        others += [c for c in _kinks(subject, s, rng) if c.dtype in fast]
+        yield from (replace(c, extra="dense") for c in dict.fromkeys(others))
     if fast and subject.fast_dtypes:
         yield from (replace(c, extra="dense") for c in variants.around(subject, 8, rng) if c.dtype in fast)
+
+
+def _kinks(subject: Subject, s: int, rng: random.Random) -> Iterator[Case]:
+    """Numbers at which formulas divide by zero, or choose: zeros and ties, also with other options."""
+    main, options = subject.main, subject.options(s)
+    yield from (Case(s, main, values=v) for v in ("halves", "zeros"))
+    yield from (Case(s, main, values=f"{v}+zeros") for v in rng.sample(options, min(KINKS, len(options))))
 
 
 def _fast(subject: Subject) -> list[torch.dtype]:
