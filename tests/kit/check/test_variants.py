@@ -365,3 +365,26 @@ def test_what_an_operator_writes_is_not_what_its_reference_starts_from() -> None
     for case in special.cases(subject):
         if case.extra in ("large", "subnormal"):
             special.check(subject, case)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sum_that_is_kept_in_half_precision_is_found_where_it_stops_growing(seed: int) -> None:
+    @ow.op(name=f"kept_in_half_{seed}")
+    def kept_in_half(x: Tensor, weight: Tensor) -> Tensor:
+        return x @ weight.t()
+
+    @kept_in_half.kernel("cpu", ow.Domain(dtypes=ow.FLOATING, sizes="x[b, k] weight[n, k]"))
+    def _(x: Tensor, weight: Tensor) -> Tensor:
+        if x.dtype != torch.bfloat16:
+            return x @ weight.t()
+        total = torch.zeros(x.shape[0], weight.shape[0], dtype=x.dtype)
+        for k in range(x.shape[1]):
+            total += x[:, k : k + 1] * weight[:, k]
+        return total
+
+    @kept_in_half.samples
+    def _(make: ow.Maker) -> Iterator[Any]:
+        yield make(3, 8), make(5, 8)
+
+    report = ow.check(kept_in_half, only=["forward"], seed=seed, rung=kept_in_half.name)
+    assert any(f.dtype == "bfloat16" and "+abs" in f.sample for f in report.failures), report

@@ -286,6 +286,7 @@ class Subject:
         if fast:
             yield from variants.around(self, AROUND * (4 if self.thorough else 1), rng)
             yield from variants.together(self, rng)
+            yield from variants.in_halves(self, rng.randrange(self.count), rng)
             yield Case(rng.randrange(self.count), self.main, variant="vast")
         yield from map(Case.read, self.found)
 

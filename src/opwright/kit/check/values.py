@@ -121,7 +121,7 @@ class Change:
 
     def _one(self, values: dict[str, Any]) -> str | None:
         """The one argument to change; None: all of them. Sizes of numbers often matter in proportion to each other."""
-        if self.variant == "halves":
+        if self.variant in ("halves", "abs"):
             return None
         fits = [name for name, value in values.items() if any(map(self._takes, tensors(value)))]
         return self.rng.choice(fits) if len(fits) > 1 and self.rng.random() < 0.5 else None

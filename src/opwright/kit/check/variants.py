@@ -134,6 +134,14 @@ def around(subject: Subject, most: int, rng: random.Random) -> Iterator[Case]:
     yield from _beyond(subject, counts)
 
 
+def in_halves(subject: Subject, s: int, rng: random.Random) -> Iterator[Case]:
+    """A sample with a long size in each dtype of 16 bits, and numbers of one sign: what is added up in such a dtype
+    stops growing."""
+    count = len(subject.declared_sizes(source_of(subject.op))[s])
+    for d in (d for d in subject.fast_dtypes if d.is_floating_point and d.itemsize == 2 and d != subject.main):
+        yield from (Case(s, d, variant=sizes.at(i, 2 ** rng.randint(11, 13) + 1), values="abs") for i in range(count))
+
+
 def _beyond(subject: Subject, counts: dict[int, int]) -> Iterator[Case]:
     """Sizes well beyond the largest constants, with the largest numbers last: a kernel may have looked at the first
     so many alone."""
