@@ -135,4 +135,16 @@ UNFORESEEN = [
         "the result is wrong in",
         "wrong where many elements rise, and doubles only",
     ),
+    Broken(
+        "options", "late_decay", "forward", "the result is wrong in", "an option is taken for 1000 where it is larger"
+    ),
+    Broken("options", "flags_together", "forward", "the result is wrong in", "wrong where two flags are set"),
+    Broken("options", "padding_counts", "forward", "the result is wrong in", "padding that is no -1 counts in a mean"),
+    Broken("options", "weights_sorted", "forward", "the result is wrong in", "a list of weights is sorted"),
+    Broken(
+        "options", "ties_at_one", "forward", "the result is wrong in", "ties are rounded up, which a step of 1 shows"
+    ),
+    Broken(
+        "options", "divides_by_zero", "gradients", "where the reference is finite", "a formula divides by an element"
+    ),
 ]
