@@ -105,7 +105,8 @@ def _(a: Tensor, b: Tensor, *, by: float = 1.0) -> Tensor:
     ow.require(by > 0, "by must be positive")
     gram = (a.t() @ a).double()
     gram.diagonal().add_(by)
-    return torch.linalg.solve(gram, (a.t() @ b).double()).to(a.dtype).contiguous()
+    found: Tensor = torch.linalg.solve(gram, (a.t() @ b).double())
+    return found.to(a.dtype).contiguous()
 
 
 @int8_rows.kernel("cpu", ow.Domain(dtypes=FLOATS, types={"codes": (torch.int8,)}, sizes="x[b, k] codes[n, k] scale[n]"))

@@ -14,10 +14,10 @@ import opwright as ow
 from opwright.kit.check import afford, options
 from opwright.kit.check.cases import Case
 from opwright.kit.check.constants import Constants
-from opwright.kit.check.report import NotApplicable
+from opwright.kit.check.report import NotApplicable, Report
 
 
-def tried(report: ow.Report) -> set[str]:
+def tried(report: Report) -> set[str]:
     """The cases that failed, by what was changed in them."""
     return {f.sample.partition(":")[0] for f in report.failures}
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 THIN = 8
 """Cases of a sample in which a tensor has fewer elements."""
-NAMED = 8
-"""Cases of a sample in which an option is a number of the kernels' sources."""
+NAMED = 6
+"""Cases of a sample in which one option is a number of the kernels' sources."""
 PAIRS = 4
 """Cases of a sample in which two options change."""
 LONG = (1 << 16) + 9
@@ -67,8 +67,11 @@ def named_options(subject: Subject, s: int, rng: random.Random) -> list[str]:
     given, op = subject.plain(s), source_of(subject.op)
     if given is None:
         return []
-    found = [*options_.named_of(op, given, subject.constants)]
-    return [*rng.sample(found, min(NAMED, len(found))), *options_.standing_of(op, given)]
+    found: dict[str, list[str]] = {}
+    for option in options_.named_of(op, given, subject.constants):
+        found.setdefault(_name(option), []).append(option)
+    chosen = [option for known in found.values() for option in rng.sample(known, min(NAMED, len(known)))]
+    return [*chosen, *options_.standing_of(op, given)]
 
 
 def several(subject: Subject, s: int, options: list[str], rng: random.Random) -> list[str]:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from opwright.kit import private
-from opwright.kit.spec.values import tensors
 
 PRODUCTS = {"mm": 0, "bmm": 0, "mv": 0, "dot": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}
 """Operations that add up products, and where the first of the two factors stands."""
@@ -56,7 +55,7 @@ class Skipping(private.TorchDispatchMode):
 
 
 def _storage(t: Tensor) -> int:
-    return t.untyped_storage()._cdata
+    return int(t.untyped_storage()._cdata)
 
 
 def left_out(
@@ -66,9 +65,10 @@ def left_out(
     products a kernel leaves out is its own choice."""
 
     def one(g: Tensor | None, r: Tensor | None, s: Tensor | None) -> Tensor | None:
-        alike = g is not None and r is not None and s is not None and g.shape == r.shape == s.shape
-        if not alike or not all(t.is_floating_point() for t in tensors([g, r, s])):
+        if g is None or r is None or s is None or not g.shape == r.shape == s.shape:
             return g
-        return torch.where(g.isnan() & r.isnan(), s.to(g.dtype), g)  # type: ignore[union-attr]
+        if not all(t.is_floating_point() for t in (g, r, s)):
+            return g
+        return torch.where(g.isnan() & r.isnan(), s.to(g.dtype), g)
 
     return [one(*each) for each in zip(got, reference, skipping, strict=True)] if len(got) == len(reference) else got
