@@ -207,3 +207,24 @@ def test_a_formula_that_fails_at_one_option_and_zero_is_found() -> None:
 
     said = {name for seed in range(3) for name in tried(ow.check(power_of, only=["gradients"], seed=seed))}
     assert any("+p=0+zeros" in name for name in said), said
+
+
+# --- integers -------------------------------------------------------------------------------------------------------
+
+
+def test_integers_that_differ_in_their_upper_half_alone_are_told_apart() -> None:
+    @ow.op
+    def starts_of_runs(x: Tensor) -> Tensor:
+        ow.require(x.dtype == torch.int64 and x.dim() == 1, "x must be a vector of int64")
+        return torch.cat((torch.ones_like(x[:1], dtype=torch.bool), x[1:] != x[:-1]))
+
+    @starts_of_runs.kernel("cpu", ow.Domain(dtypes=(torch.int64,)))
+    def _(x: Tensor) -> Tensor:
+        return torch.cat((torch.ones_like(x[:1], dtype=torch.bool), (x[1:] - x[:-1]).to(torch.int32) != 0))
+
+    @starts_of_runs.samples
+    def _(make: ow.Maker) -> Iterator[Any]:
+        yield (torch.tensor([3, 3, 1, 1, 1, 0, 0, 2], device=make.device),)
+
+    for seed in range(3):
+        assert "0+folded" in tried(ow.check(starts_of_runs, only=["forward"], seed=seed, rung="starts_of_runs")), seed

@@ -27,9 +27,9 @@ from opwright.kit.spec.values import tensors
 
 FLOATS = ("shifted", "halves", "clustered", "spread", "late", "constants")
 """What may happen to floating-point tensors beside being scaled; late: what comes last is by far the largest."""
-WHOLE = ("range", "ends", "wide", "least", "most")
-"""What may happen to integers that are data: over their range, at its ends, around what a float and a double hold, all
-of them the smallest or the largest."""
+WHOLE = ("range", "ends", "wide", "folded", "least", "most")
+"""What may happen to integers that are data: over their range, at its ends, around what a float and a double hold,
+alike in the lower half of their bits, all of them the smallest or the largest."""
 INDEX = ("permuted", "repeated", "redrawn", "edges", "equal", "optional", "negative", "stretched")
 """What may happen to integers that are not."""
 MASKS = ("true", "false", "rowless")
@@ -213,10 +213,13 @@ def whole(t: Tensor, variant: str, rng: random.Random, others: Sequence[Tensor] 
         by_one = any(is_whole(other) and bool((other == -1).any()) for other in others)
         ends = [*([] if by_one else [info.min]), info.min + 1, 0, 1, info.max - 1, info.max]
         drawn = [rng.choice(ends) for _ in range(t.numel())]
+    elif variant == "folded":
+        half = info.bits // 2
+        drawn = [rng.randrange(2) + (rng.randrange(4) << half) for _ in range(t.numel())]
     else:
         held = [2**k for k in (8, 11, 24, 53) if k < bits] or [1]
         drawn = [rng.choice(held) + rng.randint(-3, 3) for _ in range(t.numel())]
-    signs = [rng.choice((-1, 1)) if info.min < 0 and variant != "ends" else 1 for _ in drawn]
+    signs = [rng.choice((-1, 1)) if info.min < 0 and variant not in ("ends", "folded") else 1 for _ in drawn]
     values = [min(max(v * s, info.min), info.max) for v, s in zip(drawn, signs, strict=True)]
     return torch.tensor(values, dtype=torch.int64 if bits < 64 else t.dtype).to(t.device, t.dtype).reshape(t.shape)
 
