@@ -298,7 +298,7 @@ BROKEN = [
         "is float32, the reference gives float64",
         "the kernel changes the dtype",
     ),
-    Broken("registration", "reads_a_value", "compile", "torch.compile raised", "reads a value, which no graph can"),
+    Broken("registration", "reads_a_value", "compile", "reads values of a tensor", "reads a value, which no graph can"),
     Broken(
         "registration",
         "unmarked_",

@@ -136,9 +136,8 @@ Tensor int8_codes_cpu(const Tensor& x, double scale, int64_t zero_point) {
         using T = decltype(zero);
         for (int64_t i = 0; i < x.numel(); ++i) {
             const T v = data<const T>(x)[i];
-            check(std::isfinite(v), "int8_codes: x must be finite");
             const T code = std::nearbyint(v / T(scale)) + T(zero_point);
-            data<int8_t>(out)[i] = int8_t(std::min(std::max(code, T(-128)), T(127)));
+            data<int8_t>(out)[i] = std::isnan(code) ? int8_t(0) : int8_t(std::min(std::max(code, T(-128)), T(127)));
         }
     });
     return out;

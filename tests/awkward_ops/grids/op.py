@@ -64,10 +64,9 @@ def alike(x: Tensor, y: Tensor, *, eps: float = 1e-8) -> Tensor:
 
 @ow.op(namespace="awkward")
 def int8_codes(x: Tensor, *, scale: float = 0.25, zero: int = 3) -> Tensor:
-    """x as int8: to the nearest, ties to even, and no further than the ends."""
+    """x as int8: to the nearest, ties to even, and no further than the ends; NaN as 0."""
     ow.require(x.is_floating_point() and scale > 0, "x must be floating-point and scale positive, got {scale}")
-    ow.require(bool(torch.isfinite(x).all()), "x must be finite")
-    return (torch.round(x / scale) + zero).clamp(-128, 127).to(torch.int8)
+    return (torch.round(x / scale) + zero).clamp(-128, 127).nan_to_num(0).to(torch.int8)
 
 
 @ow.op(namespace="awkward")

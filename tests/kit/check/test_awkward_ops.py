@@ -47,12 +47,6 @@ def test_nothing_is_found_by_a_search_in_an_awkward_operator(name: str) -> None:
     assert report.passed, report
 
 
-def test_nobody_is_blamed_for_what_no_compiler_can_do() -> None:
-    report = ow.check(operator("grids", "int8_codes"), only=["compile", "export"])
-    assert report.passed, report
-    assert "looks at values" in str(report)
-
-
 LONG = {"lltm", "lltm_cell", "linear", "axpby", "spmm", "sddmm", "spmm_max", "conv_bn", "track_statistics"}
 """The operators whose whole check takes long."""
 

@@ -209,10 +209,8 @@ class Subject:
         return laid
 
     def _belongs(self, name: str, value: Tensor) -> bool:
-        """Whether a tensor holds indices that its author declared without a gradient. Such may belong together, as the
-        two forms of a graph do: wherever they lie, they keep their values."""
-        parameter = self.op.signature.names[name]
-        return whole(value.dtype) and not self.op.home.signature.names.get(name, parameter).differentiable
+        """Whether a tensor holds indices that may belong together: wherever they lie, they keep their values."""
+        return whole(value.dtype) and options.belongs(self.op, name)
 
     def belonging(self, sample: Sample) -> list[Tensor]:
         """The tensors of a call that hold indices which may belong together."""

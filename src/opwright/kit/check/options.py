@@ -65,7 +65,7 @@ def standing_of(op: Op[..., Any], sample: Sample) -> Iterator[str]:
     """Variants of a number that stands among the integers of a sample, such as one that says which to ignore: both
     change."""
     given = op.signature.bind(sample.args, sample.kwargs)
-    integers = [t for value in given.values() for t in tensors(value) if is_whole(t)]
+    integers = [t for value in alone(op, given).values() for t in tensors(value) if is_whole(t)]
     for p, value in _numbers(op, sample):
         if isinstance(value, int) and any(bool((t == value).any()) for t in integers):
             yield from (f"{p}=={n}" for n in dict.fromkeys((0, 1, value + 1)) if n != value)
@@ -78,6 +78,18 @@ def followed(value: Any, old: int, new: int) -> Any:
     if not isinstance(value, Tensor) or not is_whole(value):
         return value
     return torch.where(value == old, torch.full_like(value, new), value)
+
+
+def belongs(op: Op[..., Any], name: str) -> bool:
+    """Whether an author declared an argument without a gradient: integers in it are indices, which may belong to
+    others, as the two forms of a graph do."""
+    return not op.home.signature.names.get(name, op.signature.names[name]).differentiable
+
+
+def alone(op: Op[..., Any], values: dict[str, Any]) -> dict[str, Any]:
+    """The arguments whose integers may change by themselves: one declared without a gradient belongs to no other."""
+    bound = [n for n, v in values.items() if belongs(op, n) and any(map(is_whole, tensors(v)))]
+    return values if len(bound) < 2 else {n: v for n, v in values.items() if n not in bound}
 
 
 def is_whole(t: Tensor) -> bool:

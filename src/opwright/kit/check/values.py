@@ -94,7 +94,8 @@ class Change:
         old = values.get(name)
         if text.startswith("="):
             text = text[1:]
-            values |= {n: options.followed(v, int(old or 0), int(text)) for n, v in values.items() if n != name}
+            others = options.alone(self.op, {n: v for n, v in values.items() if n != name})
+            values |= {n: options.followed(v, int(old or 0), int(text)) for n, v in others.items()}
         values[name] = {"True": True, "False": False}.get(text)
         if isinstance(old, list) and text in options.ORDERS:
             values[name] = options.ordered(old, text, options.rank_of(values))

@@ -22,13 +22,13 @@ class Skipping(private.TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.skipped = False
-        self._masks: set[int] = set()  # storages of masks that became numbers
+        self._masks: dict[int, Tensor] = {}  # that became numbers, by their storages, which nobody else gets meanwhile
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = func._opname
         if name == "_to_copy" and self._is_mask(args[0]):
-            self._masks.add(_storage(out))
+            self._masks[_storage(out)] = out
         elif name == "mul" and isinstance(out, Tensor) and out.is_floating_point():
             for mask in filter(self._is_mask, args):
                 out = self._without(out, torch.where(mask == 0, 0.0, out).to(out.dtype))

@@ -64,8 +64,7 @@ def check(subject: Subject, case: Case) -> None:
     except Finding:
         raise
     except Exception as e:
-        uncompilable(op, sample)
-        raise Finding(f"torch.compile raised {type(e).__name__}: {first_line(e)}") from None
+        raise Finding(f"torch.compile raised {type(e).__name__}: {first_line(e)}{uncompilable(op, sample)}") from None
     finally:
         torch.compiler.reset()
 

@@ -52,8 +52,7 @@ def check(subject: Subject, case: Case) -> None:
             program = torch.export.export(Module(), tuple(own))
             got: Any = program.module()(*(t.clone() for t in feed))
     except Exception as e:
-        uncompilable(op, sample)
-        raise Finding(f"torch.export raised {type(e).__name__}: {first_line(e)}") from None
+        raise Finding(f"torch.export raised {type(e).__name__}: {first_line(e)}{uncompilable(op, sample)}") from None
     whole = iter(flat(list(got)))
     oracle.judge([None if s is None else next(whole) for s in oracle.same], "exported result")
     del program
