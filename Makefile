@@ -85,6 +85,7 @@ bench-cuda:
 soak: setup
 	$(PYTEST) -m soak
 	OMP_NUM_THREADS=1 $(RUN) -P benchmarks/soak.py --json benchmarks/results/soak.json
+	OMP_NUM_THREADS=1 $(RUN) -P benchmarks/right.py --json benchmarks/results/right.json
 
 format: setup
 	$(RUN) -m ruff check --fix .

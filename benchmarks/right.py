@@ -52,7 +52,8 @@ def main() -> int:
             print(json.dumps({"op": name, "seed": seed, **alarm}), flush=True)
         print(f"{done} of {len(work)}: {name}, seed {seed}, {row['cases']} cases", file=sys.stderr)
         if given.json is not None:
-            result = {**about(), "device": given.device, "seeds": given.seeds, "rows": rows}
+            alarms = sum(len(r["alarms"]) for r in rows)
+            result = {**about(), "device": given.device, "seeds": given.seeds, "alarms": alarms, "rows": rows}
             given.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     alarms = sum(len(row["alarms"]) for row in rows)
     print(f"{alarms} alarms in {sum(row['cases'] for row in rows)} cases, {len(chosen)} operators, {given.seeds} seeds")

@@ -14,7 +14,7 @@ Fault = tuple[str, str]
 RESULTS = "benchmarks/results"
 ON_GPU = "tests/on_gpu.json"
 APART = {
-    "soak.json": "make soak", "recurrent.json": "make bench-cuda",
+    "soak.json": "make soak", "right.json": "make soak", "recurrent.json": "make bench-cuda",
     "check_time.json": "python -P benchmarks/check_time.py OTHER",
 }  # fmt: skip
 """What makes a file of results, where its name does not tell."""

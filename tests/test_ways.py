@@ -63,7 +63,7 @@ def is_slow(op: ow.Op[..., Any], door: str, name: str) -> bool:
     derivatives are asked of some."""
     if name in COMPILERS and op.home.name in LOOPS and (op.home is not op or door == "opaque"):
         return True
-    if name == "func.grad of one" and door != "python":
+    if name == "func.grad of one" and (door != "python" or op.parent is not None):
         return True
     if op.home.name in LONG:
         return op.home is not op or door != "python" or name not in PLAIN

@@ -140,6 +140,7 @@ def test_what_is_named_to_make_a_figure_again_makes_it() -> None:
         ({"cuda": {**MEASURED, "date": "2026-12-01"}}, "cuda.json: it is 90 days old", "make bench-cuda"),
         ({"calls": {"runs": {"eager": 1}, **MEASURED, "date": "2026-12-01"}}, "90 days old", "make bench"),
         ({"soak": {**MEASURED, "alarms": [{"op": "spmm"}]}}, "soak.json: 1 false alarms", "make soak"),
+        ({"right": {**MEASURED, "alarms": 2}}, "right.json: 2 false alarms", "make soak"),
         ({"calls": None, "cuda": None}, "benchmarks/results/*.json is missing", "make bench"),
     ],
 )  # fmt: skip
