@@ -152,13 +152,15 @@ def over_floats(function: Function, given: list[Tensor]) -> tuple[Callable[..., 
     return loss, floats
 
 
-def near(got: Any, expected: Any, what: str) -> None:
-    """The two hold the same tensors, as far as bfloat16 goes on the way."""
+def near(got: Any, expected: Any, what: str, *, rtol: float = 2**-5, share: float = 2**-6, least: float = 0.0) -> None:
+    """The two hold the same tensors, as far as bfloat16 goes on the way: an element may be off by a part of itself, and
+    by a share of the largest, which counts as `least` at least."""
     for i, (a, b) in enumerate(zip(got, expected, strict=True)):
         if a is None or b is None:  # an absent gradient equals one of zeros
             other = b if a is None else a
             assert other is None or not other.any(), f"{what}: result {i}"
         else:
             assert a.dtype == b.dtype, f"{what}: result {i} is {a.dtype}, expected {b.dtype}"
-            size = float(b.abs().nan_to_num(0, 0, 0).max()) if b.numel() else 0.0
-            torch.testing.assert_close(a, b, rtol=2**-5, atol=2**-6 * size, equal_nan=True)
+            size = max(least, b.double().abs().nan_to_num(0, 0, 0).max().item() if b.numel() else 0.0)
+            off = f"{what}: result {i} is off"
+            torch.testing.assert_close(a, b, rtol=rtol, atol=share * size, equal_nan=True, msg=off)

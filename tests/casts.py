@@ -7,26 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.calling import Function, gradients, same
+from tests.calling import Function, gradients, near, same
 
 
 def declared_autocast(f: Function, g: Function, given: list[Tensor]) -> None:
     """For operators that declare their casts: the reference's dtypes, and its values as far as bfloat16 goes. Kernels
     round less often than the reference does, and float32 results hold those roundings."""
 
-    def near(got: Any, expected: Any, what: str) -> None:
-        for i, (a, b) in enumerate(zip(got, expected, strict=True)):
-            if a is None or b is None:  # an absent gradient equals one of zeros
-                other = b if a is None else a
-                assert other is None or not other.any(), f"{what}: result {i}"
-            else:
-                assert a.dtype == b.dtype, f"{what}: result {i} is {a.dtype}, expected {b.dtype}"
-                size = max(1.0, b.double().abs().max().item() if b.numel() else 0.0)
-                torch.testing.assert_close(a, b, rtol=0, atol=2**-5 * size, msg=f"{what}: result {i} is off")
-
+    whole: Any = {"rtol": 0, "share": 2**-5, "least": 1.0}
     with torch.autocast(given[0].device.type, dtype=torch.bfloat16):
-        near(f(*given), g(*given), "autocast")
-        near(gradients(f, given), gradients(g, given), "gradients under autocast")
+        near(f(*given), g(*given), "autocast", **whole)
+        near(gradients(f, given), gradients(g, given), "gradients under autocast", **whole)
 
 
 def uncast(f: Function, g: Function, given: list[Tensor]) -> None:

@@ -72,10 +72,6 @@ def test_a_child_of_a_killed_builder_takes_the_lock_and_builds(workshop: Worksho
         parent="os.kill(os.getpid(), signal.SIGKILL)",
     )
     done = workshop.run(code, CXX=slow_compiler(workshop))
-    if "Timeout (" in done.stderr:
-        # Seen once in some hundred runs, and not explained yet: the child of a fork at an unlucky moment stood still.
-        print(done.stderr)
-        done = workshop.run(code, CXX=slow_compiler(workshop))
     assert done.returncode == -9
     assert done.stdout.strip() == f"child {KERNEL_RAN}", done.stderr
     assert not list((workshop.cache / "building").iterdir())

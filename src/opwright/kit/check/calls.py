@@ -116,7 +116,7 @@ def depends_on_values(function: Callable[..., Any], sample: Sample) -> bool:
     return False
 
 
-def uncompilable(op: Op[..., Any], sample: Sample) -> str:
+def why_uncompilable(op: Op[..., Any], sample: Sample) -> str:
     """What to say beside a compiler's error where the reference looks at values; else nothing."""
     if not depends_on_values(op.reference, sample):
         return ""

@@ -21,7 +21,6 @@ class Skipping(private.TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.skipped = False
         self._masks: dict[int, Tensor] = {}  # that became numbers, by their storages, which nobody else gets meanwhile
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -31,7 +30,7 @@ class Skipping(private.TorchDispatchMode):
             self._masks[_storage(out)] = out
         elif name == "mul" and isinstance(out, Tensor) and out.is_floating_point():
             for mask in filter(self._is_mask, args):
-                out = self._without(out, torch.where(mask == 0, 0.0, out).to(out.dtype))
+                out = torch.where(mask == 0, 0.0, out).to(out.dtype)
         elif name in PRODUCTS and out.is_floating_point():
             out = self._product(func, args, kwargs or {}, PRODUCTS[name], out)
         return out
@@ -44,11 +43,7 @@ class Skipping(private.TorchDispatchMode):
         counted = [(t != 0).double() for t in (a, b)]
         lost = [(~t.isfinite()).double() for t in (a, b)]
         met = torch.matmul(lost[0], counted[1]) + torch.matmul(counted[0], lost[1])
-        return self._without(out, torch.where(met > 0, out, func(*args[:at], *finite, *args[at + 2 :], **kwargs)))
-
-    def _without(self, out: Tensor, other: Tensor) -> Tensor:
-        self.skipped |= not torch.allclose(out, other, rtol=0, atol=0, equal_nan=True)
-        return other
+        return torch.where(met > 0, out, func(*args[:at], *finite, *args[at + 2 :], **kwargs))
 
     def _is_mask(self, value: Any) -> bool:
         return isinstance(value, Tensor) and (value.dtype == torch.bool or _storage(value) in self._masks)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from opwright.kit.check import derivatives
-from opwright.kit.check.calls import accepted, first_line, reference_of, results_of, uncompilable
+from opwright.kit.check.calls import accepted, first_line, reference_of, results_of, why_uncompilable
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.properties.opcheck import dense
 from opwright.kit.check.property import Property
@@ -64,7 +64,9 @@ def check(subject: Subject, case: Case) -> None:
     except Finding:
         raise
     except Exception as e:
-        raise Finding(f"torch.compile raised {type(e).__name__}: {first_line(e)}{uncompilable(op, sample)}") from None
+        raise Finding(
+            f"torch.compile raised {type(e).__name__}: {first_line(e)}{why_uncompilable(op, sample)}"
+        ) from None
     finally:
         torch.compiler.reset()
 

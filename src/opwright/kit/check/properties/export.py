@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opwright.kit.check.calls import accepted, collect, first_line, flat, reference_of, uncompilable
+from opwright.kit.check.calls import accepted, collect, first_line, flat, reference_of, why_uncompilable
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.properties.opcheck import dense
 from opwright.kit.check.property import Property
@@ -52,7 +52,9 @@ def check(subject: Subject, case: Case) -> None:
             program = torch.export.export(Module(), tuple(own))
             got: Any = program.module()(*(t.clone() for t in feed))
     except Exception as e:
-        raise Finding(f"torch.export raised {type(e).__name__}: {first_line(e)}{uncompilable(op, sample)}") from None
+        raise Finding(
+            f"torch.export raised {type(e).__name__}: {first_line(e)}{why_uncompilable(op, sample)}"
+        ) from None
     whole = iter(flat(list(got)))
     oracle.judge([None if s is None else next(whole) for s in oracle.same], "exported result")
     del program
