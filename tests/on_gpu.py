@@ -21,7 +21,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as xml
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +46,16 @@ def main() -> int:
         print("\n".join(found) or "all results are those of the sources at hand")
         return 1 if found else 0
     chosen = asked.files or names(ROOT)
-    behind = {name: (name in stored["rows"], not list(_changed(ROOT, stored, name))) for name in chosen}
-    left = sorted(chosen, key=lambda name: (behind[name], name))
+    left = order(ROOT, stored, chosen)
     tree = sources(ROOT)
     mark = hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:12]
     about, end = {**_about(), "tree": mark}, time.monotonic() + asked.within
     with ThreadPoolExecutor(asked.at_once) as pool:
-        for name, row in pool.map(lambda name: (name, run(ROOT, name) if time.monotonic() < end else None), left):
+        begun = {
+            pool.submit(lambda name: run(ROOT, name) if time.monotonic() < end else None, name): name for name in left
+        }
+        for done in as_completed(begun):
+            name, row = begun[done], done.result()
             if row is None:
                 print(f"{name}: there was no time left", flush=True)
                 continue
@@ -61,6 +64,16 @@ def main() -> int:
             write(asked.json, stored)
             print(f"{name}: {told(row)}", flush=True)
     return 1 if any(row["failures"] for row in stored["rows"].values()) else 0
+
+
+def order(root: Path, stored: Mapping[str, Any], chosen: list[str]) -> list[str]:
+    """What to run first: what has no results, then what has old ones, the longest first; else as they were named."""
+    rows = stored["rows"]
+
+    def place(name: str) -> tuple[bool, bool, float]:
+        return name in rows, not list(_changed(root, stored, name)), -rows.get(name, {}).get("seconds", 0)
+
+    return sorted(chosen, key=place)
 
 
 def names(root: Path) -> list[str]:

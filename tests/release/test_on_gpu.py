@@ -109,6 +109,20 @@ def test_what_never_ran_goes_first_and_what_is_not_begun_keeps_its_results(
     assert (status, after) == (1, before)
 
 
+def test_of_what_is_as_old_the_longest_goes_first(root: Path) -> None:
+    tree = on_gpu.sources(root)
+    files = {name: f"tests/cuda/test_{name}.py" for name in "ab"}
+    rows = {
+        file: {"test": on_gpu._digest([root / file]), "tree": "then", "seconds": seconds}
+        for file, seconds in ((files["a"], 3), (files["b"], 60))
+    }
+    stored = {"rows": rows, "trees": {"then": tree}}
+    assert on_gpu.order(root, stored, [*files.values()]) == [files["b"], files["a"]]
+    rows[files["a"]]["test"] = "another"
+    assert on_gpu.order(root, stored, [*files.values()]) == [files["a"], files["b"]]
+    assert on_gpu.order(root, {"rows": {}, "trees": {}}, [files["b"], files["a"]]) == [files["b"], files["a"]]
+
+
 def test_without_a_gpu_nothing_runs(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_gpu, "ROOT", root)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
