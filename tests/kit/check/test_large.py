@@ -130,3 +130,35 @@ def test_its_lock_lies_where_nobody_else_can_make_files(tmp_path: Path, monkeypa
     monkeypatch.setenv("OPWRIGHT_CACHE_DIR", "/dev/null/cache")
     with large.turn():
         pass  # without a place for a lock there is none
+
+
+def test_an_author_may_draw_indices_beside_the_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, with the maker's generator, as everywhere in the check; a size that they grow with is left alone."""
+    sizes: list[int] = []
+
+    @ow.op(name="picked_rows")
+    def op(x: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
+        ow.require(weight.shape == rows.shape, "weight must be of the rows")
+        return x[rows] * weight[:, None]
+
+    @op.kernel("cpu")
+    def _(x: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
+        return x[rows] * weight[:, None]
+
+    @op.samples
+    def _(make: ow.Maker) -> Iterator[tuple[Tensor, ...]]:
+        x, targets = make(7, 3), make(5)
+        rows = torch.randint(0, x.shape[0], (2 * targets.shape[0],), generator=make.generator)
+        sizes.append(rows.numel())
+        yield x, rows.to(make.device), make(10)
+
+    monkeypatch.setattr(large, "MANY", MANY)
+    monkeypatch.setattr(large, "MADE", 4096)
+    # A generator of the GPU cannot draw on the CPU; here each device has the CPU's, so that it is told by its name.
+    made = large._Shapes(torch.float32, "cpu", 0)
+    assert made.generator is not made.there
+    x, rows, weight = large._stretched(Subject(op, "cpu", 0), Case(0, torch.float32, extra="contiguous")).args
+    assert x.shape[1] == 3 or x.shape[0] == 7
+    assert x.numel() >= MANY
+    assert rows.shape == weight.shape == (10,)
+    assert max(sizes) <= 2 * large.MADE

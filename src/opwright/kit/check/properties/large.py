@@ -31,6 +31,9 @@ NEAR = 64
 """Units of rounding, against the reference in the dtype itself: for another there is no memory, and the question is
 whether an element is out of place, not how well it is rounded (kit/truth). One that is is off by about its size, while
 of so many right ones some are off by 20 units: the reference rounds each of its steps."""
+MADE = 2**24
+"""Elements of tensors that an author makes without `make`, which take memory while a size is looked for. A size that
+they grow with is not one to stretch."""
 FEW = 2**16
 """Results of so few elements are sums over many. Those may cancel, so that their errors are in proportion to the
 largest."""
@@ -115,7 +118,7 @@ class _Shapes(Draw):
 
     def __init__(self, dtype: torch.dtype, device: str, seed: int) -> None:
         super().__init__(dtype, device, seed)
-        self.generator = torch.Generator(device).manual_seed(seed)
+        self.there = torch.Generator(device).manual_seed(seed)  # `generator` is for authors, who draw on the CPU
 
     def __call__(self, *shape: int, dtype: torch.dtype | None = None, low: float = -2.0, high: float = 2.0) -> Tensor:
         self.seen.update(dict.fromkeys(s for s in shape if s > 1))
@@ -127,12 +130,12 @@ class _Shapes(Draw):
     def fresh(self, *shape: int, dtype: torch.dtype, low: float = -2.0, high: float = 2.0) -> Tensor:
         made = torch.empty(shape, dtype=dtype, device=self.device)
         if dtype.is_floating_point or dtype.is_complex:
-            (torch.view_as_real(made) if dtype.is_complex else made).uniform_(low, high, generator=self.generator)
+            (torch.view_as_real(made) if dtype.is_complex else made).uniform_(low, high, generator=self.there)
         elif dtype == torch.bool:
-            made.random_(0, 2, generator=self.generator)
+            made.random_(0, 2, generator=self.there)
         else:
             least = max(low, 0) if dtype == torch.uint8 else low
-            made.random_(int(least), int(high), generator=self.generator)
+            made.random_(int(least), int(high), generator=self.there)
         return made
 
 
@@ -151,34 +154,51 @@ def _stretched(subject: Subject, case: Case) -> Sample:
     def elements(size: int, replaced: int) -> list[int]:
         make.sizes = {size: replaced}
         sample = drawn()
-        return [t.numel() for value in (*sample.args, *sample.kwargs.values()) for t in tensors(value)]
+        found = [t for value in (*sample.args, *sample.kwargs.values()) for t in tensors(value)]
+        if sum(t.numel() for t in found if t.device.type != "meta") > MADE:
+            raise NotApplicable("its author's own tensors would be too large")
+        return [t.numel() for t in found]
 
     def enough(size: int) -> int | None:
         """The least value of a size that makes some tensor large enough; None where none grows with it."""
         least, most = 1, 2
-        while max(elements(size, most), default=0) < MANY:
-            least, most = most, 2 * most
-            if most > 4 * MANY:
-                return None
-        while most - least > 1:
-            middle = (least + most) // 2
-            least, most = (least, middle) if max(elements(size, middle)) >= MANY else (middle, most)
+        try:
+            while max(elements(size, most), default=0) < MANY:
+                least, most = most, 2 * most
+                if most > 4 * MANY:
+                    return None
+            while most - least > 1:
+                middle = (least + most) // 2
+                least, most = (least, middle) if max(elements(size, middle)) >= MANY else (middle, most)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception:  # also where a sample is none with another size
+            return None
         return most
 
-    def is_accepted(sizes: dict[int, int]) -> bool:
-        make.sizes = sizes
-        sample = drawn()
+    def is_accepted(sizes: dict[int, int], *, made: bool) -> bool:
+        make.sizes, make.made = sizes, made
         try:
+            sample = drawn()
             source.reference(*sample.args, **sample.kwargs)
         except Exception:
             return False
+        finally:
+            make.made = False
         return True
+
+    def grows_alone(size: int, least: int) -> bool:
+        """Whether the reference takes it: sizes may depend on each other. Tensors without memory suffice to tell, where
+        there are no others; else what is larger by a little stands for what is large."""
+        if without_memory:
+            return is_accepted({size: least}, made=False)
+        return any(is_accepted({size: 2 * size + more}, made=True) for more in (0, 1))
 
     try:
         drawn()
         found = {size: least for size in list(make.seen) if (least := enough(size)) is not None}
-        if is_accepted({}):  # tensors without memory suffice for it to tell: sizes may depend on each other
-            found = {size: least for size, least in found.items() if is_accepted({size: least})}
+        without_memory = is_accepted({}, made=False)
+        found = {size: least for size, least in found.items() if grows_alone(size, least)}
         size = min(found, key=lambda s: sum(elements(s, found[s])))
         make.sizes = {size: found[size]}
         make.made = True
