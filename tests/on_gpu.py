@@ -88,18 +88,23 @@ def told(row: Mapping[str, Any]) -> str:
 
 
 def sources(root: Path) -> dict[str, str]:
-    """The digest of each part of the package: its folders, and each operator's."""
+    """The digest of each part of the package: its folders, each operator's, and each floor of the toolkit."""
     package = root / "src" / "opwright"
-    parts = [p for p in sorted(package.iterdir()) if p.is_dir() and p.name not in ("ops", "__pycache__")]
-    parts += [p for p in sorted((package / "ops").iterdir()) if p.is_dir() and p.name != "__pycache__"]
-    return {str(part.relative_to(package)): _digest(sorted(part.rglob("*"))) for part in parts}
+    within = [package / "ops", package / "kit"]
+    parts = [p for p in package.iterdir() if p.is_dir() and p not in within]
+    parts += [p for folder in within for p in folder.iterdir()]
+    return {str(part.relative_to(package)): _digest(_files(part)) for part in sorted(parts) if any(_files(part))}
+
+
+def _files(part: Path) -> list[Path]:
+    found = sorted(part.rglob("*")) if part.is_dir() else [part]
+    return [file for file in found if file.is_file() and "__pycache__" not in file.parts]
 
 
 def _digest(files: list[Path]) -> str:
     found = hashlib.sha256()
     for file in files:
-        if file.is_file() and "__pycache__" not in file.parts:
-            found.update(f"{file.name}\0{file.stat().st_size}\0".encode() + file.read_bytes())
+        found.update(f"{file.name}\0{file.stat().st_size}\0".encode() + file.read_bytes())
     return found.hexdigest()[:12]
 
 

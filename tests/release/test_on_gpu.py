@@ -86,8 +86,11 @@ def test_what_changed_since_is_told(here: Path, monkeypatch: pytest.MonkeyPatch)
     assert list(on_gpu.stale(here, found)) == ["tests/cuda/test_a.py has not run"]
     (here / "src" / "opwright" / "ops" / "cube" / "cuda.cu").write_text("other", encoding="utf-8")
     (here / "tests" / "cuda" / "test_b.py").write_text("def test_b(): ...\n", encoding="utf-8")
-    (here / "src" / "opwright" / "graphs").mkdir()
-    said = "tests/cuda/test_b.py ran on 2027-02-20, and since then the file, graphs, ops/cube changed"
+    for new in ("graphs/graph.py", "kit/op.py", "kit/check/run.py"):
+        (here / "src" / "opwright" / new).parent.mkdir(exist_ok=True)
+        (here / "src" / "opwright" / new).write_text("other", encoding="utf-8")
+    changed = "the file, graphs, kit/check, kit/op.py, ops/cube"
+    said = f"tests/cuda/test_b.py ran on 2027-02-20, and since then {changed} changed"
     assert list(on_gpu.stale(here, found)) == ["tests/cuda/test_a.py has not run", said]
     monkeypatch.setattr("sys.argv", ["on_gpu.py", "--json", str(here / "tests" / "on_gpu.json"), "--stale"])
     assert on_gpu.main() == 1
