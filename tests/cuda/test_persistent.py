@@ -131,6 +131,21 @@ def test_what_is_left_out_and_what_is_wider(path: pytest.MonkeyPatch, dtype: tor
             assert error(a, b) < TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("which", ["persistent", "looped"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_what_stands_beyond_the_lengths_is_not_read(path: pytest.MonkeyPatch, which: str, reverse: bool) -> None:
+    path.setenv("OPWRIGHT_LLTM", which)
+    args = drawn(9, 5, 8, 20, torch.bfloat16)
+    lengths = torch.tensor([9, 2, 0, 4, 1], device="cuda")
+    beyond = torch.arange(9, device="cuda")[:, None] >= lengths
+    found = []
+    for filling in (0.0, float("nan"), float("inf")):
+        given = [args[0].masked_fill(beyond[..., None], filling), *args[1:]]
+        found.append(run(ow.lltm, given, lengths=lengths, reverse=reverse))
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_two_runs_are_the_same_to_the_bit(dtype: torch.dtype) -> None:
     args = drawn(40, 40, 16, 512, dtype)

@@ -331,6 +331,11 @@ def test_explain_takes_leading_dimensions_as_a_call_does() -> None:
 def test_the_check_and_explain_know_the_functions() -> None:
     graph, x = awkward(), torch.rand(6, 2, requires_grad=True)
     assert ow.explain(ow.spmm, x, graph).runs == "cpu.cpp"
+    assert ow.explain(ow.spmm).schema == ow.explain(ow.spmm, x, graph).schema
+    with pytest.raises(TypeError, match="what graph_conv runs depends on its arguments, x, weight, bias, graph"):
+        ow.explain(ow.graph_conv)
+    with pytest.raises(TypeError, match="got GraphConv; of a module, explain the operator that it calls"):
+        ow.explain(ow.nn.GraphConv(2, 2), x, graph)  # type: ignore[arg-type]
     assert ow.explain(ow.spmm, x, graph, reduce="max").schema.startswith("spmm_max(")
     assert ow.explain(ow.sddmm, x, x, graph).runs == "cpu.cpp"
     assert torch.allclose(ow.spmm(x.double(), graph), dense(graph) @ x.double())

@@ -171,7 +171,7 @@ def vector(*values: int, **options: Any) -> Tensor:
         (lambda: made([[0, 1], [1, -1]], 3), ValueError, "edge_index[1] names target -1"),
         (lambda: made([[0, 1], [1, 4]], (9, 4)), ValueError, "edge_index[1] names target 4, and there are 4"),
         (lambda: ow.Graph(vector(1, 2), 3), ValueError, "edge_index must have shape [2, edges], got (2,)"),
-        (lambda: ow.Graph(torch.rand(2, 3), 3), ValueError, "edge_index must be integers, got float32"),
+        (lambda: ow.Graph(torch.rand(2, 3), 3), ValueError, "edge_index must be integers, one of int64, "),
         (lambda: ow.Graph([[0], [1]], 3), TypeError, "edge_index must be a Tensor, got list"),  # type: ignore[arg-type]
         (lambda: ow.Graph(torch.eye(2).to_sparse(), 3), TypeError, "ow.Graph.from_sparse reads it"),
         (lambda: made([[0], [1]], -2), ValueError, "num_nodes must be a number of nodes"),
@@ -334,6 +334,38 @@ def test_normalised_graphs_have_the_weights_of_the_formula() -> None:
     mean = graph.normalized("mean")
     rows = dense(graph, graph.weight)
     assert torch.allclose(dense(mean, mean.weight), rows / rows.sum(1, keepdim=True).clamp(min=1e-300))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["mean", "symmetric"])
+def test_half_weights_are_normalised_in_float32_and_rounded_once(dtype: torch.dtype, kind: Any) -> None:
+    torch.manual_seed(0)
+    many = 70_000  # for which float16 has no number
+    ends = torch.stack([torch.arange(many), torch.zeros(many, dtype=torch.int64)])
+    for weight in (torch.ones(many), torch.rand(many) + 0.5):
+        given = weight.to(dtype)
+        narrow, wide = (ow.Graph(ends, many, weight=w).normalized(kind) for w in (given, given.double()))
+        assert narrow.weight is not None
+        assert wide.weight is not None
+        assert narrow.weight.dtype == dtype
+        assert torch.equal(narrow.weight, wide.weight.float().to(dtype))
+
+
+def test_a_half_layer_counts_many_neighbours() -> None:
+    torch.manual_seed(0)
+    many = 70_000
+    ends = torch.stack([torch.arange(many), torch.zeros(many, dtype=torch.int64)])
+    layer, x = ow.nn.GraphConv(2, 2), torch.rand(many, 2)
+    expected = layer(x, ends)[0]
+    torch.testing.assert_close(layer.half()(x.half(), ends)[0].float(), expected, rtol=3e-3, atol=1e-2)
+
+
+def test_double_features_have_factors_in_double() -> None:
+    graph = made([[0, 1, 2], [1, 1, 1]], 3)
+    x = torch.eye(3, dtype=torch.float64)
+    layer = ow.nn.GraphConv(3, 3, bias=False, dtype=torch.float64)
+    torch.nn.init.eye_(layer.lin.weight)
+    assert torch.equal(layer(x, graph)[1, 0], torch.tensor(3, dtype=torch.float64).pow(-0.5))
 
 
 def test_compilers_and_exporters_take_graphs() -> None:

@@ -170,6 +170,20 @@ def test_wrong_input_is_refused_in_words(call: Any, message: str) -> None:
         call(ow.nn.LLTM(3, 4))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("text",), "input must be a Tensor or a PackedSequence, got str"),
+        ((torch.ones(5, 2, 3), (torch.ones(1, 2, 4),)), r"hx must be \(h_0, c_0\), two Tensors, got \(Tensor,\)"),
+        ((torch.ones(5, 2, 3), torch.ones(1, 2, 4)), r"hx must be \(h_0, c_0\), two Tensors, got Tensor"),
+        ((torch.ones(5, 2, 3), (torch.ones(1, 2, 4), None)), r"got \(Tensor, NoneType\)"),
+    ],
+)
+def test_what_is_no_tensor_is_refused_in_words(arguments: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=f"LLTM: .*{message}"):
+        ow.nn.LLTM(3, 4)(*arguments)
+
+
 def test_wrong_sizes_are_refused_in_words() -> None:
     with pytest.raises(ValueError, match="LLTM: num_layers must be a positive integer, got 0"):
         ow.nn.LLTM(3, 4, num_layers=0)

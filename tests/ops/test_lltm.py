@@ -190,13 +190,50 @@ def test_nan_in_the_weights_is_where_the_reference_has_it() -> None:
     torch.testing.assert_close(tuple(ow.lltm(x, *wild)[:3]), tuple(ow.lltm.reference(x, *wild)[:3]))
 
 
-def test_mixed_dtypes_get_the_references_own_error() -> None:
-    x, layer = torch.randn(2, 3, 4), weights(4, 5, torch.float32)
+@pytest.mark.parametrize("argument", ["weight_ih", "weight_hh", "bias_ih", "bias_hh", "h_0", "c_0"])
+def test_another_dtype_or_device_is_refused_by_name(argument: str) -> None:
+    x, layer, state = torch.randn(2, 3, 4), weights(4, 5, torch.float32), torch.zeros(3, 5)
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "h_0", "c_0")
+    given = dict(zip(names, (*layer, state, state), strict=True))
     for op in (ow.lltm, ow.lltm.reference):
-        with pytest.raises(RuntimeError, match=r"same dtype|expected.*same|must match"):
-            op(x, layer[0].double(), *layer[1:])
+        with pytest.raises(ValueError, match=f"{argument} must be float32, as x is, got float64"):
+            op(x, **given | {argument: given[argument].double()})
+        with pytest.raises(ValueError, match=f"{argument} must be on cpu, as x is, got meta"):
+            op(x, **given | {argument: given[argument].to("meta")})
+    with pytest.raises(ValueError, match="lltm: c_0 must be bfloat16, as x is or float32, got float64"):
+        ow.lltm(x.bfloat16(), **{name: t.bfloat16() for name, t in given.items()} | {"c_0": state.double()})
     with pytest.raises(NotImplementedError, match="lltm: x must be a floating-point tensor, got int64"):
-        ow.lltm(x.long(), *layer)
+        ow.lltm(x.long(), **given)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_stands_beyond_the_lengths_is_not_read(reverse: bool, recompute: bool, dtype: torch.dtype) -> None:
+    layer = [w.requires_grad_() for w in weights(4, 5, dtype)]
+    clean = torch.randn(6, 3, 4, dtype=torch.float64).to(dtype)
+    spoiled, lengths = clean.clone(), torch.tensor([6, 2, 0])
+    for row, length in enumerate(lengths):
+        clean[length:, row] = 0
+        spoiled[length:, row] = float("nan") if row == 1 else float("inf")
+    for op in (ow.lltm, ow.lltm.reference):
+        found = []
+        for x in (clean, spoiled):
+            given = [x.clone().requires_grad_(), *layer]
+            out = op(*given, lengths=lengths, reverse=reverse, recompute=recompute)
+            found.append([*out[:3], *torch.autograd.grad(sum(o.float().square().sum() for o in out[:3]), given)])
+        for a, b in zip(*found, strict=True):
+            assert torch.equal(a, b)
+
+
+def test_second_derivatives_do_not_read_beyond_the_lengths_either() -> None:
+    layer = [w.requires_grad_() for w in weights(2, 3, torch.float64)]
+    x = torch.randn(4, 2, 2, dtype=torch.float64)
+    x[1:, 1] = float("nan")
+    out = ow.lltm(x, *layer, lengths=torch.tensor([4, 1])).output
+    first = torch.autograd.grad(out.square().sum(), layer, create_graph=True)
+    second = torch.autograd.grad(torch.stack([g.square().sum() for g in first]).sum(), layer)
+    assert all(bool(g.isfinite().all()) and bool(g.any()) for g in second)
 
 
 def test_lengths_beyond_the_steps_count_as_all_of_them() -> None:

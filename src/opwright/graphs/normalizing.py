@@ -24,16 +24,21 @@ def normalized(graph: Graph, kind: Any, self_loops: bool, improved: bool) -> Gra
 
 def mean(graph: Graph, weight: Tensor | None) -> Tensor:
     """w / d, where d is the sum of the weights that come in; 0 where that is 0."""
-    inverse = 1 / _divisors(incoming(graph, weight))
-    each = sddmm(inverse, inverse.new_ones(graph.num_sources, 1), graph)
-    return each if weight is None else weight * each
+    dtype = torch.get_default_dtype() if weight is None else weight.dtype
+    inverse = 1 / _divisors(incoming(graph, weight, dtype))
+    return _weighted(weight, sddmm(inverse, inverse.new_ones(graph.num_sources, 1), graph), dtype)
 
 
 def symmetric(graph: Graph, weight: Tensor | None, dtype: torch.dtype | None = None) -> Tensor:
     """w / √(dᵢ dⱼ), where d is the sum of the weights that come in, 0 where that is 0. Gradients pass through d too."""
+    dtype = weight.dtype if weight is not None else dtype or torch.get_default_dtype()
     root = _divisors(incoming(graph, weight, dtype)).pow(-0.5)
-    each = sddmm(root, root, graph)
-    return each if weight is None else weight * each
+    return _weighted(weight, sddmm(root, root, graph), dtype)
+
+
+def _weighted(weight: Tensor | None, each: Tensor, dtype: torch.dtype) -> Tensor:
+    """Weights times a factor each, rounded once."""
+    return (each if weight is None else weight * each).to(dtype)
 
 
 def _divisors(total: Tensor) -> Tensor:
@@ -41,8 +46,10 @@ def _divisors(total: Tensor) -> Tensor:
     return total.masked_fill(total == 0, float("inf"))
 
 
-def incoming(graph: Graph, weight: Tensor | None, dtype: torch.dtype | None = None) -> Tensor:
-    """`[targets, 1]`: the sum of the weights that come in."""
+def incoming(graph: Graph, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """`[targets, 1]`: the sum of the weights that come in. In float32 at least, whatever they are: half precisions have
+    no number for many edges."""
+    wide = torch.promote_types(dtype, torch.float32)
     if weight is None:
-        return graph.degrees().to(torch.get_default_dtype() if dtype is None else dtype)[:, None]
-    return spmm(weight.new_ones(graph.num_sources, 1), graph, weight)
+        return graph.degrees().to(wide)[:, None]
+    return spmm(weight.new_ones(graph.num_sources, 1, dtype=wide), graph, weight.to(wide))

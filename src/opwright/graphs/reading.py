@@ -140,7 +140,8 @@ def refuse_weight(weight: Any, edges: Tensor) -> None:
 
 def _refuse_indices(name: str, given: Tensor) -> None:
     if given.dtype not in INTEGERS:
-        raise ValueError(f"Graph: {name} must be integers, got {spell(given.dtype)}")
+        known = ", ".join(spell(dtype) for dtype in INTEGERS)
+        raise ValueError(f"Graph: {name} must be integers, one of {known}, got {spell(given.dtype)}")
     if given.is_meta:
         raise ValueError(
             f"Graph: {name} must have values, which a tensor on meta has not; graph.to('meta') has the shapes"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from opwright.kit.derive import behaviour, shard
@@ -67,10 +69,17 @@ def explain(op: Op[..., Any] | Callable[..., Any], /, *args: Any, **kwargs: Any)
     """
     over = getattr(op, "explain", None)
     if not isinstance(op, Op) and callable(over):  # a function over operators says itself what it runs
-        said: Explanation = over(*args, **kwargs)
-        return said
+        if args or kwargs:
+            said: Explanation = over(*args, **kwargs)
+            return said
+        below = getattr(op, "op", None)
+        if not isinstance(below, Op):
+            takes = ", ".join(inspect.signature(op).parameters)
+            raise TypeError(f"explain: what {op.__name__} runs depends on its arguments, {takes}; give those of a call")
+        return explain(below)
     if not isinstance(op, Op):
-        raise TypeError(f"explain: the first argument must be an operator, got {type(op).__name__}")
+        hint = "; of a module, explain the operator that it calls" if isinstance(op, torch.nn.Module) else ""
+        raise TypeError(f"explain: the first argument must be an operator, got {type(op).__name__}{hint}")
     given = bool(args or kwargs)
     values = op.signature.bind(args, kwargs) if given else {}
     shown = ", ".join(f"{name}={_show(value)}" for name, value in values.items())

@@ -167,6 +167,8 @@ class LLTM(nn.Module):
             if lengths is not None:
                 raise ValueError("LLTM: a PackedSequence has its lengths; leave out lengths")
             return self._packed(input, hx, cells)
+        if not isinstance(input, Tensor):
+            raise TypeError(f"LLTM: input must be a Tensor or a PackedSequence, got {type(input).__name__}")
         if input.dim() not in (2, 3) or input.shape[-1] != self.input_size:
             raise ValueError(
                 f"LLTM: input must have 3 dimensions, or 2 without a batch, the last of size {self.input_size}, "
@@ -252,6 +254,8 @@ class LLTM(nn.Module):
     def _state(self, hx: State, batch: int, alone: bool) -> State:
         layers = self.num_layers * (2 if self.bidirectional else 1)
         expected = (layers, self.hidden_size) if alone else (layers, batch, self.hidden_size)
+        if not isinstance(hx, (tuple, list)) or len(hx) != 2 or not all(isinstance(state, Tensor) for state in hx):
+            raise TypeError(f"LLTM: hx must be (h_0, c_0), two Tensors, got {_kinds(hx)}")
         for name, state in zip(("h_0", "c_0"), hx, strict=True):
             if tuple(state.shape) != expected:
                 raise ValueError(f"LLTM: {name} must have shape {expected}, got {tuple(state.shape)}")
@@ -331,6 +335,17 @@ def _record(values: Iterable[Any], stream: torch.cuda.Stream) -> None:
 def _stacked(each: list[Tensor]) -> Tensor:
     """The states of layers and directions; of a single one a view, where PyTorch would copy."""
     return each[0].unsqueeze(0) if len(each) == 1 else torch.stack(each)
+
+
+def _kinds(value: Any) -> str:
+    """What something is, as a message names it.
+
+    >>> _kinds((1, "a")), _kinds(None)
+    ('(int, str)', 'NoneType')
+    """
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(type(v).__name__ for v in value)}{',' if len(value) == 1 else ''})"
+    return type(value).__name__
 
 
 def _suffix(layer: int, direction: int) -> str:

@@ -34,6 +34,7 @@ def refuse(
     ow.require(x.is_floating_point(), "x must be a floating-point tensor, got {x.dtype}", NotImplementedError)
     ow.require(x.dim() == 4, "x must have shape [batch, channels, height, width], got {x.shape}")
     ow.require(weight.dim() == 4, "weight must have shape [out, in / groups, height, width], got {weight.shape}")
+    ow.require(weight.device == x.device, "weight must be on {x.device}, as x is, got {weight.device}")
     ow.require(weight.dtype == x.dtype, "weight must be {x.dtype}, as x is, got {weight.dtype}")
     for name, pair in (("stride", stride), ("padding", padding), ("dilation", dilation)):
         least = 0 if name == "padding" else 1

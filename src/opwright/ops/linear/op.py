@@ -35,8 +35,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     )
     ow.require(
         bias is None or (bias.dim() == 1 and bias.shape[0] == weight.shape[0]),
-        "bias must have one entry for each of the {weight.shape[0]} rows of weight",
+        "bias must have one entry for each of the {weight.shape[0]} rows of weight, got {bias.shape}",
     )
+    # PyTorch's own product with a matrix of no memory returns whatever it finds.
+    ow.require(weight.device == x.device, "weight must be on {x.device}, as x is, got {weight.device}")
     return torch.nn.functional.linear(x, weight, bias)
 
 

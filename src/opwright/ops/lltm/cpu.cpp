@@ -87,6 +87,15 @@ Tensor first_gates(const lltm::Steps<C>& q, DType type) {
     return first;
 }
 
+// x, with zeros for the steps that a sequence does not have: what is not finite there is not zero times a zero.
+template <class C>
+Tensor inputs_of_steps(const lltm::Call<C>& run, const Layer& layer) {
+    if (!given(layer.lengths)) return layer.inputs();
+    const Tensor copy = aten::clone(layer.inputs());
+    run.clear_padding(memory(copy), copy.size(1) * run.q.bytes);
+    return copy;
+}
+
 // The gradient of weight_hh: at every step, that of the gates times h before it. h before a step is a row of the output
 // one step earlier, and h_0 before the first.
 template <class C>
@@ -159,7 +168,7 @@ Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const 
     if (wants(wanted, 4) && given(layer.bias_hh))
         bias_hh = bias_ih.defined() ? aten::clone(bias_ih) : aten::sum(grad_gates, {0});
     if (wants(wanted, 2)) weight_hh = weight_hh_gradient<C>(run, layer, grad_gates, output);
-    if (wants(wanted, 1)) weight_ih = aten::mm(aten::t(grad_gates), layer.inputs());
+    if (wants(wanted, 1)) weight_ih = aten::mm(aten::t(grad_gates), inputs_of_steps<C>(run, layer));
     if (wants(wanted, 0)) x = aten::reshape(aten::mm(grad_gates, layer.weight_ih), {q.steps, q.batch, layer.x.size(2)});
     return out;
 }

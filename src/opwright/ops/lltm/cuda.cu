@@ -248,6 +248,23 @@ void looped_backward(const Layer& layer, Back& back) {
     }
 }
 
+// x, with zeros for the steps that a sequence does not have: what is not finite there is not zero times a zero.
+template <class T>
+Tensor inputs_of_steps(const Layer& layer) {
+    const Tensor rows = layer.inputs();
+    if (!layer.lengths.defined()) return rows;
+    const Tensor from = aten::contiguous(rows), to = empty({layer.rows(), rows.size(1)}, layer.type());
+    const int64_t* lengths = elements<const int64_t>(layer.lengths);
+    const int64_t B = layer.batch(), width = rows.size(1);
+    const T* in = data<const T>(from);
+    T* out = data<T>(to);
+    for_each(to.numel(), [=] __device__(int64_t i) {
+        const int64_t row = i / width;
+        out[i] = row / B < lengths[row % B] ? in[i] : static_cast<T>(0.0f);
+    });
+    return to;
+}
+
 // The gradient of weight_hh: those of the gates times h before each step.
 template <class T>
 Tensor recurrent_gradient(const Layer& layer, const Back& back) {
@@ -307,7 +324,7 @@ Gradients backward(const Layer& layer, const OptionalTensor& grad_output, const 
                second = wants(wanted, 4) && layer.bias_hh.defined();
     if (first || second) std::tie(bias_ih, bias_hh) = sums_of_rows<T>(back.grad_gates, first, second);
     if (wants(wanted, 2)) weight_hh = recurrent_gradient<T>(layer, back);
-    if (wants(wanted, 1)) weight_ih = aten::mm(aten::t(back.grad_gates), layer.inputs());
+    if (wants(wanted, 1)) weight_ih = aten::mm(aten::t(back.grad_gates), inputs_of_steps<T>(layer));
     if (wants(wanted, 0)) x = aten::reshape(aten::mm(back.grad_gates, layer.weight_ih), {steps, B, layer.x.size(2)});
     return out;
 }

@@ -43,13 +43,27 @@ class Steps:
         )
         batch = x.shape[1]
         for name, bias in (("bias_ih", self.bias_ih), ("bias_hh", self.bias_hh)):  # noqa: B007  the message says it
-            ow.require(bias is None or bias.shape == (rows,), "{name} must have shape ({rows},)")
+            ow.require(bias is None or bias.shape == (rows,), "{name} must have shape ({rows},), got {bias.shape}")
         for name, state in (("h_0", self.h_0), ("c_0", self.c_0)):  # noqa: B007  the message says it
-            ow.require(state is None or state.shape == (batch, hidden), "{name} must have shape ({batch}, {hidden})")
+            ow.require(
+                state is None or state.shape == (batch, hidden),
+                "{name} must have shape ({batch}, {hidden}), got {state.shape}",
+            )
         ow.require(
             lengths is None or (lengths.shape == (batch,) and lengths.dtype == torch.int64),
-            "lengths must have shape ({batch},) and dtype int64",
+            "lengths must have shape ({batch},) and dtype int64, got {lengths.shape} and {lengths.dtype}",
         )
+        also = " or float32" if x.dtype in (torch.float16, torch.bfloat16) else ""
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "h_0", "c_0", "lengths"):
+            other: Tensor | None = getattr(self, name)
+            if other is None:
+                continue
+            ow.require(other.device == x.device, "{name} must be on {x.device}, as x is, got {other.device}")
+            if name == "c_0":  # a sum of many steps
+                wide = bool(also) and other.dtype == torch.float32
+                ow.require(wide or other.dtype == x.dtype, "c_0 must be {x.dtype}, as x is{also}, got {other.dtype}")
+            elif name != "lengths":
+                ow.require(other.dtype == x.dtype, "{name} must be {x.dtype}, as x is, got {other.dtype}")
 
     @property
     def order(self) -> range:
@@ -67,8 +81,16 @@ class Steps:
     def running(self, t: int) -> Tensor | None:
         return None if self.lengths is None else (self.lengths > t)[:, None]
 
+    @property
+    def inputs(self) -> Tensor:
+        """x, with zeros beyond the lengths: what is not finite there would not be zero in the gradient of weight_ih."""
+        if self.lengths is None:
+            return self.x
+        t = torch.arange(self.x.shape[0], device=self.x.device)[:, None]
+        return torch.where((t < self.lengths)[..., None], self.x, 0)
+
     def project(self) -> Tensor:
-        return linear(self.x, self.weight_ih, self.bias_ih)
+        return linear(self.inputs, self.weight_ih, self.bias_ih)
 
     def forward(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Output, h_n, c_n, cells and gates: i and o after their functions, g before it."""

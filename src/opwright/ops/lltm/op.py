@@ -47,9 +47,10 @@ def lltm(
         bias_ih: `[3·hidden]`, optional
         bias_hh: `[3·hidden]`, optional
         h_0: `[batch, hidden]`, what h begins with; zeros by default
-        c_0: `[batch, hidden]`, what c begins with; zeros by default
-        lengths: `[batch]`, int64: how many steps each sequence has, at most all and at least none. Beyond them
-            the output is zero and the state stands still
+        c_0: `[batch, hidden]`, what c begins with; zeros by default. Float32 beside half or bfloat16, c_n and cells are
+            float32 too
+        lengths: `[batch]`, int64: how many steps each sequence has; fewer than none count as none, more than all as
+            all. Beyond them output and cells are zero, the state stands still, and x is not read
         reverse: go from the last step to the first
         all_cells: return the cell states of all steps
         recompute: compute the gates again for the gradient rather than keep them: a fourth of the memory between
@@ -124,7 +125,7 @@ def _(
     d_bias = flat.sum(0) if wanted[3] or wanted[4] else None
     return (
         d_x,
-        flat.t() @ x.reshape(rows, x.shape[2]) if wanted[1] else None,
+        flat.t() @ run.inputs.reshape(rows, x.shape[2]) if wanted[1] else None,
         flat.t() @ h.reshape(rows, run.hidden) if wanted[2] else None,
         d_bias if wanted[3] else None,
         d_bias.clone() if d_bias is not None and wanted[4] else None,
@@ -202,9 +203,19 @@ def _(make: ow.Maker) -> Iterator[Any]:
         "lltm: x must have 3 dimensions, the last of size 4 to fit weight_ih, got (3, 4)",
         (x[:, 0], ih, hh),
     )
-    yield ValueError, "lltm: bias_hh must have shape (9,)", (x, ih, hh, bias, make(3))
-    yield ValueError, "lltm: h_0 must have shape (2, 3)", (x, ih, hh, bias, bias, make(3, 3), state)
-    yield ValueError, "lltm: lengths must have shape (2,) and dtype int64", (x, ih, hh, {"lengths": make(2)})
+    yield ValueError, "lltm: bias_hh must have shape (9,), got (3,)", (x, ih, hh, bias, make(3))
+    yield ValueError, "lltm: h_0 must have shape (2, 3), got (3, 3)", (x, ih, hh, bias, bias, make(3, 3), state)
+    yield (
+        ValueError,
+        "lltm: lengths must have shape (2,) and dtype int64, got (2,) and",
+        (x, ih, hh, {"lengths": make(2)}),
+    )
+    other = torch.float64 if make.dtype != torch.float64 else torch.float32
+    for name, value in {"weight_ih": make(9, 4, dtype=other), "h_0": make(2, 3, dtype=other)}.items():
+        given = {"weight_ih": ih, "weight_hh": hh, name: value}
+        yield ValueError, f"lltm: {name} must be {str(make.dtype)[6:]}, as x is, got {str(other)[6:]}", (x, given)
+    elsewhere = torch.empty(9, 3, dtype=make.dtype, device="meta")
+    yield ValueError, f"lltm: weight_hh must be on {x.device}, as x is, got meta", (x, ih, elsewhere)
     yield TypeError, "lltm: weight_hh must be a Tensor, got None", (x, ih, None)
 
 

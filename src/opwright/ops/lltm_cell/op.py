@@ -64,7 +64,12 @@ def _cell(x: Tensor, weight: Tensor, bias: Tensor | None, h: Tensor, c: Tensor) 
     batch = x.shape[0]
     ow.require(h.shape == (batch, hidden), "h must have shape ({batch}, {hidden}), got {h.shape}")
     ow.require(c.shape == (batch, hidden), "c must have shape ({batch}, {hidden}), got {c.shape}")
-    ow.require(bias is None or bias.shape == (3 * hidden,), "bias must have one entry for each row of weight")
+    ow.require(
+        bias is None or bias.shape == (3 * hidden,),
+        "bias must have one entry for each row of weight, got {bias.shape}",
+    )
+    ow.require(weight.device == x.device, "weight must be on {x.device}, as x is, got {weight.device}")
+    ow.require(weight.dtype == x.dtype, "weight must be {x.dtype}, as x is, got {weight.dtype}")
     i, o, g = linear(torch.cat((h.to(x.dtype), x), 1), weight, bias).chunk(3, 1)
     i, o = torch.sigmoid(i), torch.sigmoid(o)
     c = c.contiguous() + elu(g) * i
