@@ -170,7 +170,12 @@ class Graph:
 
     def _with(self, **changed: Any) -> Graph:
         made = type(self).__new__(type(self))
-        made.__dict__.update({**self.__dict__, "_looped": None, **changed})
+        if type(self) is not Graph:
+            made.__dict__.update(self.__dict__)
+        # One by one: before torch 2.12 compilers do not follow what is done to a __dict__.
+        for name in (*TENSORS, "num_sources", "num_targets"):
+            setattr(made, name, changed[name] if name in changed else getattr(self, name))
+        made._looped, made._origin_edges = changed.get("_looped"), self._origin_edges
         return made
 
     def __getstate__(self) -> dict[str, Any]:
@@ -365,7 +370,8 @@ def _flatten(graph: Graph) -> tuple[list[Tensor | None], list[int]]:
 
 def _unflatten(tensors: Iterable[Any], sizes: Any) -> Graph:
     made = Graph.__new__(Graph)
-    made.__dict__.update(zip(TENSORS, tensors, strict=True))
+    for name, tensor in zip(TENSORS, tensors, strict=True):
+        setattr(made, name, tensor)
     made.num_sources, made.num_targets = sizes
     return made
 

@@ -49,6 +49,8 @@ def csr(
         if given.dim() != 1:
             raise ValueError(f"Graph: {name} must be a vector, got {tuple(given.shape)}")
         _refuse_indices(name, given)
+    if rowptr.device != col.device:
+        raise ValueError(f"Graph: {offsets} must be on {col.device}, where {entries} is, got {rowptr.device}")
     if rowptr.shape[0] == 0:
         raise ValueError(f"Graph: {offsets} must be one longer than there are rows, got no entries")
     count = col.shape[0]

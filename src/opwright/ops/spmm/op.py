@@ -8,7 +8,20 @@ from torch import Tensor
 
 import opwright as ow
 
-from .pattern import INDEX, NODES, PATTERN, PIECE, SIZES, drawn, indices, moved, read, refuse_features, sums_in
+from .pattern import (
+    INDEX,
+    NODES,
+    PATTERN,
+    PIECE,
+    SIZES,
+    drawn,
+    indices,
+    moved,
+    read,
+    refuse_devices,
+    refuse_features,
+    sums_in,
+)
 
 Reduce = Literal["sum", "mean"]
 
@@ -73,6 +86,7 @@ def spmm(
             [0.]])
     """
     refuse_features(x, weight=weight, bias=bias)
+    refuse_devices(x=x, rowptr=rowptr, col=col, weight=weight, bias=bias, edge=edge)
     edges = read(x.shape[0], rowptr, col, edge, piece, t_rowptr, t_col, t_edge, split, t_split, bins, t_bins)
     count, features = col.shape[0], x.shape[1]
     ow.require(weight is None or weight.shape == (count,), "weight must have shape ({count},), got {weight.shape}")
@@ -268,6 +282,7 @@ def sddmm(
     """
     refuse_features(a, name="a")
     refuse_features(b, name="b")
+    refuse_devices(b=b, a=a, rowptr=rowptr, col=col, edge=edge)
     ow.require(a.dtype == b.dtype, "a and b must have one dtype, got {a.dtype} and {b.dtype}")
     edges = read(b.shape[0], rowptr, col, edge, piece, t_rowptr, t_col, t_edge, split, t_split, bins, t_bins)
     rows, features = edges.rows, b.shape[1]

@@ -143,6 +143,18 @@ def refuse_features(x: Tensor, name: str = "x", **beside: Tensor | None) -> None
         )
 
 
+def refuse_devices(**tensors: Tensor | None) -> None:
+    """Raise unless all tensors are where the first is. PyTorch's own errors name none of them, or there is none."""
+    first, *others = tensors.items()
+    name, x = first  # noqa: RUF059  the message says it
+    assert x is not None
+    for word, value in others:  # noqa: B007
+        ow.require(
+            value is None or value.device == x.device,
+            "{word} must be on {x.device}, as {name} is, got {value.device}",
+        )
+
+
 def indices(make: ow.Maker, *values: int) -> Tensor:
     return torch.tensor(values, dtype=torch.int32, device=make.device)
 

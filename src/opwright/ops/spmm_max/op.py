@@ -19,6 +19,7 @@ from ..spmm.pattern import (
     indices,
     moved,
     read,
+    refuse_devices,
     refuse_features,
     sums_in,
 )
@@ -76,6 +77,7 @@ def _messages(
     x: Tensor, rowptr: Tensor, col: Tensor, weight: Tensor | None, edge: Tensor | None, piece: int = 0, *other: Any
 ) -> tuple[Edges, Tensor]:
     refuse_features(x, weight=weight)
+    refuse_devices(x=x, rowptr=rowptr, col=col, weight=weight, edge=edge)
     edges = read(x.shape[0], rowptr, col, edge, piece, *other)
     count = col.shape[0]
     ow.require(weight is None or weight.shape == (count,), "weight must have shape ({count},), got {weight.shape}")
