@@ -144,7 +144,8 @@ class Steps:
             on = self.running(t)
             if gates is None:
                 i, o, g = (z[t] + linear(before[t], self.weight_hh, self.bias_hh)).to(wide).chunk(3, 1)
-                i, o = torch.sigmoid(i), torch.sigmoid(o)
+                # Rounded as they would have been kept: a kernel may put them where it would have kept them.
+                i, o, g = (part.to(dtype).to(wide) for part in (torch.sigmoid(i), torch.sigmoid(o), g))
             else:
                 i, o, g = gates[t].to(wide).chunk(3, 1)
             tanh = torch.tanh(cells[t].to(wide))
