@@ -102,6 +102,7 @@ class Router final : public c10::OperatorKernel {
         try {
             if (routing.straight[route].run(base, stack)) return;
         } catch (const std::exception& e) {
+            refuse_memory(e);
             if (may_ask(routing, e)) run_in_python(routing.rejecting, stack->size() - base, stack);
             name_it(routing, e);
             throw;
@@ -113,7 +114,16 @@ class Router final : public c10::OperatorKernel {
     // reference says what is wrong, without computing; where it sees nothing wrong, the kernel's own word stands. Half
     // of what it writes may be done; and after an error of CUDA's the reference would see that alone.
     bool may_ask(const Routing& routing, const std::exception& e) const {
-        return !writes_ && routing.rejecting != nowhere && std::strstr(e.what(), "(cudaError") == nullptr;
+        const auto says = [&](const char* text) { return std::strstr(e.what(), text) != nullptr; };
+        return !writes_ && routing.rejecting != nowhere && !says("(cudaError") && !says("is there memory for it?");
+    }
+
+    // A GPU without memory is no mistake in the call, of which the reference knew better words: it would want memory
+    // too, or a fake tensor for each of its steps. As PyTorch's own error, which training loops catch.
+    static void refuse_memory(const std::exception& e) {
+        const auto* const error = dynamic_cast<const c10::Error*>(&e);
+        const std::string said = error != nullptr ? error->what_without_backtrace() : e.what();
+        if (said.find("CUDA out of memory") != said.npos) TORCH_CHECK_WITH(OutOfMemoryError, false, said);
     }
 
     // In a program, whose stack traces nobody sees, an error from inside a kernel says whose it is.
@@ -147,6 +157,7 @@ class Router final : public c10::OperatorKernel {
         try {
             route.kernel->redispatchBoxed(DispatchKeySet(device_), stack);
         } catch (const std::exception& e) {
+            refuse_memory(e);
             if (!may_ask(routing, e)) {
                 name_it(routing, e);
                 throw;

@@ -284,8 +284,9 @@ OPWRIGHT_NOINLINE Tensor empty(const Layout& layout, DType dtype) {
     AtenTensorHandle handle = nullptr;
     const auto error = aoti_torch_empty_strided(layout.dim, layout.size, layout.stride, code, type, index, &handle);
 #ifdef OPWRIGHT_CUDA
-    check(error == TORCH_SUCCESS, ow_inner::OnDevice::name(), ": GPU ", index, " has no memory left for a result of ",
-          layout.numel(), " elements, ", name(dtype));
+    // In the words that programs look for which try again with less.
+    check(error == TORCH_SUCCESS, ow_inner::OnDevice::name(), ": CUDA out of memory: GPU ", index,
+          " has no room for a result of ", layout.numel(), " elements, ", name(dtype));
 #else
     check(error == TORCH_SUCCESS, "PyTorch makes no result of ", layout.numel(), " elements, ", name(dtype),
           "; is there memory for it?");

@@ -125,8 +125,12 @@ def kernel(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
     try:
         out = function(*args, **kwargs)
     except Exception as e:
+        said = str(e)
+        if "CUDA out of memory" in said and not isinstance(e, torch.OutOfMemoryError):
+            raise torch.OutOfMemoryError(said) from None  # which training loops catch, as router.cpp has it
         # Not after an error of CUDA's, behind which the reference would see that error alone.
-        if "(cudaError" not in str(e) and not any(p.mutated for p in op.signature.parameters):
+        known = any(text in said for text in ("(cudaError", "CUDA out of memory", "is there memory for it?"))
+        if not known and not any(p.mutated for p in op.signature.parameters):
             op.run_rejecting(*args, **kwargs)  # which may say better what is wrong, as router.cpp has it
         raise
     for t in (t for p in op.signature.parameters if p.mutated for t in tensors(values[p.name])):
