@@ -1,4 +1,8 @@
-"""The check of the library's operators on a GPU, many at once."""
+"""The check of the library's operators on a GPU, many at once.
+
+Processes that share a GPU take turns, unless NVIDIA's MPS lets them run side by side: the check of all operators took
+three minutes on an H200 after `nvidia-cuda-mps-control -d`, and did not end in nine without.
+"""
 
 from __future__ import annotations
 
