@@ -137,12 +137,53 @@ def test_nothing_of_the_size_of_the_output_is_kept(activation: str) -> None:
     assert sum(t.numel() for t in new) == 2 * 6  # mean and variance
     residual = torch.randn(2, 6, 5, 5, dtype=torch.float64)
     out, new = kept(layer(activation=activation), x, residual)
-    large = [t for t in new if t.numel() > 6]
-    assert [t.data_ptr() for t in large] == ([out.data_ptr()] if activation in ("relu", "leaky_relu", "elu") else [])
+    assert [t.data_ptr() for t in new if t.numel() > 6] == ([out.data_ptr()] if activation == "relu" else [])
     out, new = kept(layer(activation=activation, keep="output"), x)
-    assert [t.data_ptr() for t in new if t.numel() > 6] == [out.data_ptr()]
+    used = [out.data_ptr()] if activation in ("none", "leaky_relu") else []  # nothing else can be computed back
+    assert [t.data_ptr() for t in new if t.numel() > 6] == used
+    out, new = kept(layer(activation=activation, keep="output"), x, residual)
+    used = [out.data_ptr()] if activation in ("relu", "leaky_relu", "elu") else []
+    assert [t.data_ptr() for t in new if t.numel() > 6] == used
     out, new = kept(layer(activation=activation, keep="all"), x)
     assert sum(t.numel() for t in new) == out.numel() + 2 * 6
+    out, new = kept(layer(activation=activation, keep="all"), x, residual)
+    assert sum(t.numel() for t in new) == out.numel() * (1 if activation == "none" else 2) + 2 * 6  # as PyTorch's
+
+
+@pytest.mark.parametrize("keep", ["input", "output", "all"])
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+def test_what_is_written_to_afterwards_is_none_of_its_business_unless_it_says_so(keep: Any, activation: str) -> None:
+    """To the output where PyTorch's layers let it, and to the residual; with "all" to whatever they let."""
+    ours = layer(activation=activation, keep=keep)
+    eager = Eager(ours)
+    x = torch.randn(2, 4, 5, 5, dtype=torch.float64)
+    residual = torch.randn(2, 6, 5, 5, dtype=torch.float64)
+
+    def gradients(model: nn.Module, added: bool, written: str) -> list[Tensor] | None:
+        given = [t.clone().requires_grad_() for t in (x, residual)]
+        more = given[1] * 1
+        out = model(given[0], more) if added else model(given[0])
+        out.add_(1) if written == "output" else more.mul_(3)
+        leaves = [*given, *model.parameters()]
+        try:
+            found = torch.autograd.grad(out.sin().sum(), leaves, allow_unused=True)
+        except RuntimeError:  # modified by an inplace operation
+            return None
+        return [t for t in found if t is not None]
+
+    says = {  # docs/conv_bn.md, "What is kept"
+        (False, "output"): keep == "output" and activation in ("none", "leaky_relu"),
+        (True, "output"): keep == "output" and activation in ("leaky_relu", "elu"),
+        (True, "residual"): activation in ("silu", "gelu") if keep == "output" else activation not in ("none", "relu"),
+    }
+    for (added, written), raises in says.items():
+        theirs = gradients(eager, added, written)
+        if theirs is None:
+            continue
+        found = gradients(ours, added, written)
+        assert (found is None) == (raises and keep != "all"), (added, written)
+        if found is not None:
+            same(found, theirs)
 
 
 def test_frozen_statistics_are_constants_while_the_rest_trains() -> None:

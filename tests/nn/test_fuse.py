@@ -272,3 +272,50 @@ def test_a_model_that_is_fused_again_keeps_what_the_last_call_says() -> None:
 def test_what_is_no_tensor_gets_the_error_of_the_convolution(given: Any) -> None:
     with pytest.raises(TypeError, match="conv2d"):
         ow.nn.fuse_conv_bn(chain())(given)
+
+
+class _Child(nn.Module):
+    def __init__(self, activation: Any, adds: bool) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+        self.activation, self.adds = activation, adds
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn(self.conv(x))
+        return self.activation(y + x if self.adds else y)  # type: ignore[no-any-return]
+
+
+class _Parent(nn.Module):
+    """Writes to what its child returns, which no trace of the child sees."""
+
+    def __init__(self, child: nn.Module, write: Any) -> None:
+        super().__init__()
+        self.child, self.write = child, write
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.write(self.child(x), x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("keep", ["input", "all"])
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize(
+    "activation", [nn.Identity(), nn.ReLU(), nn.LeakyReLU(0.1), nn.ELU(), nn.SiLU(), nn.GELU()], ids=str
+)
+def test_a_parent_may_write_to_what_a_fused_child_returns(activation: nn.Module, adds: bool, keep: Any) -> None:
+    for write in (Tensor.add_, lambda y, x: F.relu(y, inplace=True), lambda y, x: F.dropout(y, 0.5, inplace=True)):
+        torch.manual_seed(0)
+        plain = _Parent(_Child(activation, adds), write).double()
+        fused = ow.nn.fuse_conv_bn(copy.deepcopy(plain), keep=keep)
+        assert listed(fused).fused == ["child.conv"]
+        x = torch.randn(2, 3, 4, 4, dtype=torch.float64)
+
+        def gradients(model: nn.Module, x: Tensor = x) -> tuple[Tensor, ...]:
+            torch.manual_seed(1)
+            return torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+
+        if isinstance(activation, nn.ReLU):  # keeps what it returns
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                gradients(plain)
+            continue
+        for a, b in zip(gradients(fused), gradients(plain), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)

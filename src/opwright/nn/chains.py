@@ -136,9 +136,9 @@ def _chain(module: nn.Module, graph: Any, bn: Any, calls: Counter[Any], uses: Co
     read = _activation(module, last, calls, uses)
     if read is None or not _still(module, graph, chain.conv, last, chain.nodes):
         return chain
-    # Its gradient reads the output or what was added, where PyTorch's reads what it took: that nobody may write to.
-    kept = [last] if chain.residual is None else [last, chain.residual]
-    if read[0] != "relu" and any(_written(module, node, last) for node in kept):
+    # Its gradient reads what was added, where PyTorch's reads what it took: that nobody may write to.
+    added = chain.residual
+    if read[0] != "relu" and added is not None and _written(module, added, last):
         return chain
     return chain._replace(act=last, activation=read[0], slope=read[1])
 

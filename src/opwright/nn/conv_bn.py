@@ -44,7 +44,8 @@ class ConvBN2d(nn.Module):
         slope: of leaky_relu below 0 (0.01 by default), or elu's alpha (1 by default)
         keep: what the gradient is computed from. `"input"`: the convolution is computed again. `"output"`: it is
             computed back from the output, where there is no residual and no activation but leaky_relu, and γ and β let
-            enough of it through; else it is computed again. `"all"`: the convolution is kept, as PyTorch keeps it
+            enough of it through; else it is computed again. `"all"`: what PyTorch keeps, the convolution and, with a
+            residual under an activation, their sum
         process_group: share statistics with these processes, as torch.nn.SyncBatchNorm does
 
     >>> import torch, opwright as ow
@@ -219,7 +220,10 @@ def fused(
             )
         z = bn(conv(input))
         return PLAIN[activation](z if residual is None else z + residual, slope)
-    if residual is not None and residual.dtype != output_dtype(input):  # PyTorch's addition says what comes of it
+    # PyTorch's addition says what comes of another dtype. And what it returns is kept by the activation behind it, and
+    # written to by nobody, as the residual and the output may be: with "all" a gradient reads neither.
+    apart = keep == "all" and activation not in ("none", "relu")
+    if residual is not None and (apart or residual.dtype != output_dtype(input)):
         z = fused(conv, bn, input, None, "none", 0.0, keep, process_group)
         return PLAIN[activation](z + residual, slope)
     x, padding = padded(conv, input)
@@ -228,8 +232,14 @@ def fused(
     group, ranks = "", 1
     if training and (process_group is not None or isinstance(bn, nn.SyncBatchNorm)):
         group, ranks = _shared_with(bn.process_group if process_group is None else process_group)
-    # What the gradient of an activation reads beside the convolution: the output lives on as the next layer's input.
-    of_output = residual is not None and (activation == "relu" or (activation in SLOPES and slope >= 0))
+    # What the gradient of an activation reads beside the convolution where something is added: the residual, or the
+    # output, to which nobody may write from then on. Of ReLU PyTorch keeps the output itself. Of the others it keeps
+    # neither, and it is the output that models write to (`y += x`, an activation in place): a residual is mostly the
+    # input of some convolution, which keeps it anyway.
+    of_output = residual is not None and (
+        activation == "relu" or (keep == "output" and activation in SLOPES and slope >= 0)
+    )
+    invertible = activation == "none" or (activation == "leaky_relu" and slope > 0)
     recorded = torch.is_grad_enabled()
     graph = traced or torch.compiler.is_compiling()
     on_gpu = x.is_cuda
@@ -258,7 +268,7 @@ def fused(
             activation=activation,
             slope=slope,
             keep_residual=residual is None or not (of_output or activation == "none"),
-            keep_output=of_output or (keep == "output" and residual is None),
+            keep_output=of_output or (keep == "output" and residual is None and invertible),
             keep_convolution=keep == "all" and recorded,
             group=group,
             ranks=ranks,
