@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -367,3 +368,30 @@ def test_what_a_forward_writes_to_in_place_is_written_to() -> None:
     torch.testing.assert_close(model(one), plain(two))
     assert (one == 2).all()
     assert (two == 2).all()
+
+
+class _Cycles(Body):
+    def forward(self, x: Tensor) -> Tensor:
+        def deeper(y: Tensor, steps: int) -> Tensor:
+            return y if steps == 0 else deeper(y + x, steps - 1)
+
+        return deeper(super().forward(x), 3)
+
+
+def test_a_cycle_in_a_forward_does_not_make_all_objects_be_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    collected: list[int] = []
+    collect = gc.collect
+
+    def note(generation: int = 2) -> int:
+        collected.append(generation)
+        return collect(generation)
+
+    monkeypatch.setattr(gc, "collect", note)
+    gc.disable()  # which of its own accord makes objects old
+    try:
+        model: Any = ow.nn.fuse_conv_bn(_Cycles())
+    finally:
+        gc.enable()
+    assert model.conv_bn_fusion.fused == ["conv"]
+    assert collected
+    assert 2 not in collected

@@ -121,11 +121,19 @@ def _trace_once(module: nn.Module, given: dict[str, Any], on: bool) -> tuple[Any
         if not _same(module.__dict__.get(name, _MISSING), then):
             _restore(module.__dict__.get(name), then)
             raise Refused(f"it changes self.{name}")
-    if any(ref() is not None for ref in made):
-        gc.collect()
-        if any(ref() is not None for ref in made):
-            raise Refused("it keeps a tensor beyond the call")
+    if not _gone(made):
+        raise Refused("it keeps a tensor beyond the call")
     return graph, reads, of_class
+
+
+def _gone(made: list[weakref.ref[Any]]) -> bool:
+    """Whether none of these is left but in cycles, as a function that calls itself makes one. Those are young: to look
+    through all objects of a process takes half a second, and is done where something seems to be kept."""
+    for generation in range(3):
+        if all(ref() is None for ref in made):
+            return True
+        gc.collect(generation)
+    return all(ref() is None for ref in made)
 
 
 def _restore(now: Any, then: Any) -> None:
