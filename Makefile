@@ -81,6 +81,7 @@ bench-cuda:
 	$(PYTHON) -P benchmarks/graph_conv.py --device cuda --json $(RESULTS)/graph_conv-cuda.json
 	$(PYTHON) -P benchmarks/lltm.py --device cuda --only cell --json $(RESULTS)/lltm-cuda.json
 	$(PYTHON) -P benchmarks/recurrent.py --json $(RESULTS)/recurrent.json
+	$(PYTHON) -P benchmarks/right.py --device cuda --at-once 6 --json $(RESULTS)/right-cuda.json
 
 soak: setup
 	$(PYTEST) -m soak

@@ -95,12 +95,8 @@ def cases() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("rung", "name"), [*cases()])
 def test_every_rung_is_its_reference_in_every_way(rung: str, name: str) -> None:
-    op: Any = {
-        "forward": twice,
-        "saving": twice.saving_form,
-        "backward": twice.backward,
-        "backward.backward": twice.backward.backward,
-    }[rung]
+    rungs = (twice, twice.saving_form, twice.backward, twice.backward.backward)
+    op: Any = dict(zip(RUNGS, rungs, strict=True))[rung]
     if (rung, name) == ("backward", "autocast, transformed"):
         pytest.skip(
             "called by itself it is its formula, in autocast's dtype; differentiated, its truth, in the inputs'"
