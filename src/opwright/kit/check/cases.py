@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opwright.kit.check import options, sizes, steps, values, variants
+from opwright.kit.check import alike, options, sizes, steps, values, variants
 from opwright.kit.check.afford import enough
 from opwright.kit.check.case import Case, whole
 from opwright.kit.check.constants import Constants, constants_of
@@ -134,7 +134,7 @@ class Subject:
     def _changed(self, source: Op[..., Any], sample: Sample, case: Case) -> Sample:
         so_far: list[str] = []
         for change in case.values.split("+"):
-            numbers = change in values.WHOLE or (steps.is_step(change) and whole(case.dtype))
+            numbers = change in values.WHOLE or (steps.is_step(change.partition("@")[0]) and whole(case.dtype))
             if numbers and not values.is_data(self.quiet(), sample, case.dtype):
                 raise NotApplicable("its integers are no data")
             so_far.append(change)
@@ -282,6 +282,7 @@ class Subject:
             yield from (Case(s, self.main, variant=v) for v in sizes.powers(count, rng))
             yield from variants.other_values(self, s, rng)
         if fast:
+            yield from alike.cases(self, self.rng("alike"))
             yield from variants.around(self, AROUND * (4 if self.thorough else 1), rng)
             yield from variants.together(self, rng)
             yield from variants.in_halves(self, rng.randrange(self.count), rng)

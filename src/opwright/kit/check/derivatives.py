@@ -19,6 +19,8 @@ INCOMING = ("dense", "expanded", "transposed", "sliced")
 SCALED = {"large": 10, "small": -18}
 """Incoming gradients that are scaled by a power of two: a loss may be, so that half-precision gradients do not vanish.
 float16 has no room for the latter."""
+ONES = "ones"
+"""One number for all of them, a 1, as sum().backward() hands it on."""
 ALONE, AGAIN = ("first", "last"), "again"
 """The first tensor alone requires a gradient, or the last; the gradients are asked for a second time."""
 
@@ -63,6 +65,8 @@ def incoming(results: Results, kind: str, generator: torch.Generator) -> list[Te
         shape = () if kind == "expanded" else t.shape
         g = torch.rand(shape, generator=generator, dtype=wide).mul(2).sub(1)
         g = g.mul(2.0 ** SCALED.get(kind, 0)).to(t.device, t.dtype)
+        if kind == ONES:
+            return torch.ones((), dtype=t.dtype, device=t.device).expand(t.shape)
         if kind == "expanded":
             return g.expand(t.shape)
         if kind == "transposed" and t.dim() > 1:
@@ -173,6 +177,6 @@ def _weights(t: Tensor, place: int) -> Tensor:
 
 
 __all__ = [
-    "AGAIN", "ALONE", "INCOMING", "SCALED", "by_formula", "differentiable", "incoming", "leaves_of", "pack", "through",
-    "truth_of",
+    "AGAIN", "ALONE", "INCOMING", "ONES", "SCALED", "by_formula", "differentiable", "incoming", "leaves_of", "pack",
+    "through", "truth_of",
 ]  # fmt: skip

@@ -1,7 +1,8 @@
 """Small changes of a call's numbers, with which a search goes on from one call to the next.
 
 A step is called what it does: `by:3e-1` (times 0.3), `plus:2e0`, `to:1e4` (some elements are that, or next to it),
-`all:5e0`, `abs`, `neg`, `flat` (all equal), `zeros` (some), `again:7` (in another order, with other signs).
+`all:5e0`, `abs`, `neg`, `flat` (all equal), `zeros` (some), `again:7` (in another order, with other signs), `arange`,
+`eye` (an identity matrix; of a vector its first unit vector).
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from torch import Tensor
 PLAIN = ("abs", "neg", "flat", "zeros")
 LARGEST = 1.7e308
 NUMBERED = ("by", "plus", "to", "all", "again")
+REGULAR = ("arange", "eye")
+FIXED = ("all", *REGULAR)
+"""Steps that leave nothing of what was there, so that complex tensors take them as well."""
 
 
 def is_step(variant: str) -> bool:
     """Whether a variant of values is a step."""
-    return variant in PLAIN or variant.partition(":")[0] in NUMBERED
+    return variant in PLAIN or variant in REGULAR or variant.partition(":")[0] in NUMBERED
 
 
 def spelled(number: float) -> str:
@@ -37,6 +41,8 @@ def spelled(number: float) -> str:
 
 def take(t: Tensor, step: str, rng: random.Random) -> Tensor:
     """A tensor after one step; of integers too, within their range."""
+    if t.is_complex():
+        return take(t.real, step, rng).to(t.dtype)
     real = t.is_floating_point()
     least, most = (-torch.finfo(t.dtype).max, torch.finfo(t.dtype).max) if real else _ends(t.dtype)
     draw = partial(torch.randint, size=tuple(t.shape), generator=torch.Generator().manual_seed(rng.getrandbits(48)))
@@ -56,6 +62,13 @@ def take(t: Tensor, step: str, rng: random.Random) -> Tensor:
         changed = wide.abs() if kind == "abs" else -wide.abs()
     elif kind == "flat":
         changed = torch.full_like(wide, float(wide.flatten()[rng.randrange(t.numel())]))
+    elif kind == "arange":
+        changed = torch.arange(t.numel(), dtype=wide.dtype, device=t.device).reshape(t.shape)
+    elif kind == "eye":
+        changed = torch.zeros_like(wide)
+        changed[(..., 0) if t.dim() == 1 else ...] = 1.0 if t.dim() < 2 else 0.0
+        if t.dim() > 1:
+            changed.diagonal(dim1=-2, dim2=-1).fill_(1.0)
     elif kind == "zeros":
         changed = torch.where(draw(rng.choice((2, 8))).to(t.device) == 0, 0.0, wide)
     else:

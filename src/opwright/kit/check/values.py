@@ -1,6 +1,7 @@
 """Arguments other than the drawn ones, in the same sizes: numbers of other magnitudes, other indices, other options.
 
-What a variant is called says what it does: `2^12` (scaled), `shifted`, `halves`, `alpha=0`, `xs*9` (a list of nine).
+What a variant is called says what it does: `2^12` (scaled), `shifted`, `halves`, `alpha=0`, `xs*9` (a list of nine),
+`all:1e0@x` (x is all ones), `all:1e0@` (every tensor is).
 What the reference then rejects says nothing and is left out.
 """
 
@@ -20,7 +21,7 @@ from opwright.kit.check.constants import Constants
 from opwright.kit.check.drawn import MOST_ELEMENTS
 from opwright.kit.check.options import is_whole
 from opwright.kit.check.report import NotApplicable
-from opwright.kit.check.steps import is_step, take
+from opwright.kit.check.steps import FIXED, is_step, take
 from opwright.kit.op import Op
 from opwright.kit.spec.samples import Sample
 from opwright.kit.spec.values import tensors
@@ -69,7 +70,8 @@ class Change:
     def __init__(
         self, op: Op[..., Any], dtype: torch.dtype, variant: str, constants: Constants, rng: random.Random
     ) -> None:
-        self.op, self.dtype, self.variant, self.constants, self.rng = op, dtype, variant, constants, rng
+        self.op, self.dtype, self.constants, self.rng = op, dtype, constants, rng
+        self.variant, self.aimed, self.target = variant.partition("@")
         self.changed = False
 
     def of(self, sample: Sample) -> Sample:
@@ -122,8 +124,8 @@ class Change:
 
     def _one(self, values: dict[str, Any]) -> str | None:
         """The one argument to change; None: all of them. Sizes of numbers often matter in proportion to each other."""
-        if self.variant in ("halves", "abs"):
-            return None
+        if self.aimed or self.variant in ("halves", "abs"):
+            return self.target or None
         fits = [name for name, value in values.items() if any(map(self._takes, tensors(value)))]
         return self.rng.choice(fits) if len(fits) > 1 and self.rng.random() < 0.5 else None
 
@@ -139,7 +141,7 @@ class Change:
             return is_whole(t) and t.dtype == (getattr(torch, dtype) if dtype else self.dtype)
         if is_step(self.variant) and is_whole(t):
             return t.dtype == self.dtype
-        return t.is_floating_point() or (t.is_complex() and not is_step(self.variant))
+        return t.is_floating_point() or (t.is_complex() and (kind in FIXED or not is_step(self.variant)))
 
     def _walk(self, name: str, value: Any, values: dict[str, Any]) -> Any:
         if isinstance(value, list):

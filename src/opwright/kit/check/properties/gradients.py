@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 
-from opwright.kit.check import derivatives, variants
+from opwright.kit.check import alike, derivatives, variants
 from opwright.kit.check.afford import enough
 from opwright.kit.check.calls import accepted, first_line, in_range, judge, reference_of
 from opwright.kit.check.cases import Case, Subject
@@ -55,7 +55,8 @@ def cases(subject: Subject) -> Iterator[Case]:
             continue
         yield from (Case(s, d, extra=kind) for d in fast for kind in derivatives.INCOMING[: 2 if d != fast[0] else 4])
         scaled = [kind for kind in derivatives.SCALED if fast[0] != torch.float16]
-        yield from (Case(s, fast[0], extra=kind) for kind in (*scaled, *derivatives.ALONE, derivatives.AGAIN))
+        more = (*scaled, derivatives.ONES, *derivatives.ALONE, derivatives.AGAIN)
+        yield from (Case(s, fast[0], extra=kind) for kind in more)
         layouts = [*LAYOUTS] if subject.thorough else ["transposed", "sliced", "expanded", "far"]
         yield from (Case(s, fast[0], layout, extra="dense") for layout in layouts)
         yield from (Case(s, d, MIXED, extra=rng.choice(derivatives.INCOMING)) for d in fast)
@@ -73,9 +74,9 @@ def cases(subject: Subject) -> Iterator[Case]:
 
 
 def _kinks(subject: Subject, s: int, rng: random.Random) -> Iterator[Case]:
-    """Numbers at which formulas divide by zero, or choose: zeros and ties, also with other options."""
+    """Numbers at which formulas divide by zero, or choose: zeros, ones and ties, also with other options."""
     main, options = subject.main, subject.options(s)
-    yield from (Case(s, main, values=v) for v in ("halves", "zeros"))
+    yield from (Case(s, main, values=v) for v in ("halves", "zeros", alike.ONES))
     yield from (Case(s, main, values=f"{v}+zeros") for v in rng.sample(options, min(KINKS, len(options))))
 
 
