@@ -14,6 +14,7 @@ from opwright.kit.derive import derive
 from opwright.kit.dispatch import adopted
 from opwright.kit.dispatch.adopted import KEPT, Pair, Recorded
 from opwright.kit.dispatch.kernel import refuse_device
+from opwright.kit.dispatch.layout import as_promised
 from opwright.kit.op import Op
 from opwright.kit.spec import words
 from opwright.kit.spec.domain import FLOATING, Domain
@@ -80,11 +81,13 @@ def adopt(
     _refuse_kinds(label, signature, spec.random)
     function = _function(label, what)
     _refuse_unfit(label, signature, what)
-    derived = derive.rung_above(label, signature, spec.reference, None, False)
-    if isinstance(derived, derive.Missing):
-        raise TypeError(derived.reason)
-    grads = list(derived.grads)
+    derived = _derived(spec)
+    grads = list(derived.grads) if derived is not None else []
     known: Recorded | Pair
+    if backward is not None and derived is None:
+        raise TypeError(
+            f"{label}: no tensor of it is differentiable, so it has no use for a backward; leave backward out"
+        )
     if backward is None:
         said = {"saves": saves, "takes": takes, "gives": gives}
         alone = next((word for word, given in said.items() if given), None)
@@ -103,9 +106,23 @@ def adopt(
     made: Op[..., Any] = Op(spec)
     if isinstance(reference, Op):
         made.become(replace(spec, samples=reference.spec.samples, families=reference.spec.families))
-    _declare(made, known, derived)
+    if derived is None:
+        made.become(replace(made.spec, adopted=known))
+    else:
+        _declare(made, known, derived)
     _bind(made, known, _called(what), grads, tuple(kinds), domain)
     return made
+
+
+def _derived(spec: Spec) -> derive.Rung | None:
+    """The reference's own derivative; None where nothing of it is differentiable, or is declared to be."""
+    signature = spec.signature
+    if not (signature.differentiable_inputs and signature.differentiable_outputs):
+        return None
+    derived = derive.rung_above(spec.name, signature, spec.reference, None, False)
+    if isinstance(derived, derive.Missing):
+        raise TypeError(derived.reason)
+    return derived
 
 
 def _specified(reference: Any, name: str | None, namespace: str | None) -> Spec:
@@ -230,16 +247,22 @@ def _taking(names: Sequence[str], annotations: dict[str, str] | None = None) -> 
 def _bind(
     made: Op[..., Any], known: Recorded | Pair, label: str, grads: list[str], kinds: tuple[str, ...], domain: Domain
 ) -> None:
-    rung = made.derivation
     single = made.signature.single
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        outs = known.forward(made.signature.bind(args, kwargs))
+        outs = as_promised(made, known.forward(made.signature.bind(args, kwargs)), args, kwargs)
         return outs[0] if single else tuple(outs)
+
+    forward.__name__ = label
+    for kind in kinds:
+        made.kernel(kind, domain)(forward)
+    if made.saving_form is None:  # nothing of it is differentiable
+        return
+    rung = made.derivation
 
     def saving(*args: Any, **kwargs: Any) -> Any:
         outs, state = known.saving(made.signature.bind(args, kwargs))
-        return (*outs, adopted.keep(state))
+        return (*as_promised(made, outs, args, kwargs), adopted.keep(state))
 
     def backward(*args: Any, **kwargs: Any) -> Any:
         values = rung.signature.bind(args, kwargs)
@@ -248,13 +271,13 @@ def _bind(
             return rung.reference(**values)
         wanted = derive.read_mask(values[rung.wanted], values, made.signature.differentiable_inputs)
         found = known.backward(state, [values[g] for g in grads], wanted, values)
-        return rung.reference(**values) if found is None else tuple(found)
+        if found is None:
+            return rung.reference(**values)
+        return tuple(as_promised(made.backward, found, args, kwargs))
 
-    forward.__name__ = saving.__name__ = label
+    saving.__name__ = label
     backward.__name__ = f"{label}'s backward"
     above = replace(domain, types={**domain.types, KEPT: (torch.int64,)})
-    assert made.saving_form is not None
     for kind in kinds:
-        made.kernel(kind, domain)(forward)
         made.saving_form.kernel(kind, domain)(saving)
         made.backward.kernel(kind, above)(backward)

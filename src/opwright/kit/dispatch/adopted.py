@@ -88,8 +88,12 @@ class Recorded:
         return own([t.detach() for t in outs], values), (leaves, outs)
 
     def _refuse_unrecorded(self, leaves: Mapping[str, Any], outs: Sequence[Tensor]) -> None:
-        """Raise where autograd has recorded nothing: every gradient would be zero, without a word."""
-        nodes = [outs[i].grad_fn for i in self.signature.differentiable_outputs if outs[i].requires_grad]
+        """Raise where autograd has recorded nothing: every gradient would be zero, without a word. Results of integers
+        and Booleans have none, whatever computes them."""
+        followed = [outs[i] for i in self.signature.differentiable_outputs if has_gradient(outs[i])]
+        if not followed:
+            return
+        nodes = [t.grad_fn for t in followed if t.requires_grad]
         if nodes and not any(map(_only_warns, nodes)):
             return
         if any(t.requires_grad for p in self.signature.differentiable_inputs for t in tensors(leaves[p.name])):

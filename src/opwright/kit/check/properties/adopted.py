@@ -24,6 +24,8 @@ TOLERANCE = 1e-6
 def skip(subject: Subject) -> str | None:
     if subject.op.spec.adopted is None:
         return "it was not adopted"
+    if not subject.op.has_rung:
+        return "no tensor of it is differentiable"
     if torch.float64 not in subject.fast_dtypes:
         return "it does not take float64, in which derivatives are compared"
     return None
@@ -94,7 +96,9 @@ def _second(subject: Subject, function: Any, values: dict[str, Any]) -> list[Ten
     def drawn(t: Tensor) -> Tensor:
         return torch.rand(t.shape, generator=generator, dtype=torch.float64).to(t.device)
 
-    chosen = [outs[i] for i in op.signature.differentiable_outputs]
+    chosen = [outs[i] for i in op.signature.differentiable_outputs if has_gradient(outs[i])]
+    if not chosen:
+        raise NotApplicable("its results are integers, which have no gradient")
     first = torch.autograd.grad(chosen, leaves, [drawn(o) for o in chosen], create_graph=True, allow_unused=True)
     weighed = [(g * drawn(g)).sum() for g in first if g is not None]
     total = sum((w for w in weighed if w.requires_grad), torch.zeros((), dtype=torch.float64))
