@@ -65,6 +65,16 @@ def library(folder: Path, source: str, **options: Any) -> Library:
     return Library(folder / "cuda.cu", "compiled", Options(arch=("9.0",), **options), "cuda")
 
 
+@pytest.mark.slow
+@needs_nvcc
+def test_the_kernels_of_the_page_about_cuda_compile(folder: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "cuda.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^```cuda\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(shown) == 2
+    for source in shown:
+        assert fatbin.code_in(compile.build(library(folder, source).plan()).library) == ("9.0",)
+
+
 @needs_nvcc
 def test_every_part_of_the_header_compiles_without_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPWRIGHT_CUDA_ARCH", raising=False)
