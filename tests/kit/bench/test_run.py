@@ -89,6 +89,7 @@ def test_what_never_ends_crashes_or_is_killed_is_reported_and_the_rest_measured(
     assert kept["operators"]["wave"]["doc"] == "sin x + 1."
 
 
+@pytest.mark.slow
 def test_what_ends_its_process_when_it_is_verified_again_is_reported(tmp_path: Path) -> None:
     text = (
         OPERATORS.replace("(64, 4096)", "(64,)")

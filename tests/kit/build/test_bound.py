@@ -169,6 +169,7 @@ def opwright(workshop: Workshop, *arguments: str) -> subprocess.CompletedProcess
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_other_types_are_told_once_by_build_check_and_call(workshop: Workshop) -> None:
     workshop.with_own_libraries()
     operators, source = workshop.root / "op.py", workshop.root / "cpu.cpp"

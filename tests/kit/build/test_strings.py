@@ -308,6 +308,7 @@ def test_strings_of_load_inline_are_told_what_they_need() -> None:
     assert f"{Path(__file__)}:" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_another_process_finds_what_is_built_and_a_failure_is_tried_again(workshop: Workshop) -> None:
     code = "import torch, opwright as ow; print(ow.inline('''{}''', functions='f').f(torch.ones(1)).item())"
     bad, good = "Tensor f(const Tensor& x) { return y; }", "Tensor f(const Tensor& x) { return x; }"

@@ -171,6 +171,7 @@ def test_a_rung_is_checked_by_its_own_name_in_a_script_with_extra_results(tmp_pa
     ]
 
 
+@pytest.mark.slow
 def test_the_command_checks_a_rung_that_it_is_given() -> None:
     said = run("-m", "opwright", "check", "cube_backward", "--only", "forward").stdout
     assert "cube_backward" in said

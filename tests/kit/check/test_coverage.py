@@ -157,6 +157,7 @@ def _(make):
 
 
 @needs_tools
+@pytest.mark.slow
 def test_lines_that_nothing_reaches_are_told_and_no_failure(tmp_path: Path) -> None:
     folder = tmp_path / "dead_line"
     folder.mkdir()

@@ -39,5 +39,6 @@ def test_a_layer_in_bfloat16_is_clean_under_the_sanitizers(name: str) -> None:
     assert sanitized(ow.lltm, rung=name, case=f"{name}:0.bfloat16.plain.forward").cases == 1
 
 
+@pytest.mark.slow
 def test_a_map_is_clean_under_the_sanitizers() -> None:
     sanitized(ow.scale)

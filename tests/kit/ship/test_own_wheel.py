@@ -97,6 +97,7 @@ def test_without_a_compiler_it_runs_kernels_with_native_gradients(python: Path, 
     assert not done.stderr
 
 
+@pytest.mark.slow
 def test_without_a_compiler_it_checks_and_measures(python: Path, tmp_path: Path) -> None:
     check = [str(python), "-m", "opwright", "check", "cube", "--only", "forward", "--only", "memory"]
     done = shop.run(check, tmp_path, compiler=False)
