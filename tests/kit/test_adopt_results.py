@@ -204,3 +204,15 @@ def test_contiguous_arguments_may_lead_to_other_strides() -> None:
         x = torch.randn(2, n)
         assert op(x).stride() == turned(x).stride()
         assert torch.equal(op(x), turned(x))
+
+
+def test_a_side_of_one_promises_nothing_for_longer_ones() -> None:
+    def turned(x: Tensor) -> Tensor:
+        return (2 * x).t()
+
+    op = ow.adopt(lambda x: (2 * x).t().contiguous(), reference=turned, name="turned_late")
+    for columns in (1, 4, 1, 5):
+        x = torch.rand(3, columns)
+        found = op(x)
+        assert torch.equal(found, turned(x))
+        assert columns == 1 or found.stride() == turned(x).stride()

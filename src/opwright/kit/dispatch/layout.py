@@ -47,11 +47,12 @@ def _promised(
     op: Op[..., Any], place: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[tuple[tuple[int, ...], bool]]:
     known, key = _known.setdefault(op, {}), (*place, *kwargs)
-    if key not in known:
+    found = known.get(key)
+    if found is None:
         if len(known) >= MOST:
-            known.clear()
-        known[key] = [(t.stride(), t.is_contiguous()) for t in _faked(op, args, kwargs)]
-    return known[key]
+            known.clear()  # which another thread may be reading
+        found = known[key] = [(t.stride(), t.is_contiguous()) for t in _faked(op, args, kwargs)]
+    return found
 
 
 def _faked(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
@@ -71,10 +72,10 @@ def _faked(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> l
 
 
 def _rank(value: Any) -> Any:
-    """Of contiguous tensors how many dimensions they have, None of others, and of anything else what of it decides on
-    strides: numbers that are no integers do not."""
+    """Of contiguous tensors how many dimensions they have. None of others, and of those with a side of one or none, which
+    are contiguous turned round as well. Of anything else what decides on strides: numbers that are no integers do not."""
     if isinstance(value, Tensor):
-        return value.dim() if value.is_contiguous() else None
+        return value.dim() if value.is_contiguous() and all(size > 1 for size in value.shape) else None
     if isinstance(value, (list, tuple)):
         ranks = tuple(map(_rank, value))
         return None if None in ranks else ranks
