@@ -72,8 +72,8 @@ def _faked(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> l
 
 
 def _rank(value: Any) -> Any:
-    """What of an argument decides on strides: of contiguous tensors the number of dimensions, None of others and of those
-    with a side of one or none, which are contiguous turned round as well. Numbers that are no integers do not."""
+    """What of an argument decides on strides. Of contiguous tensors the number of dimensions; None of others, and of
+    those with a side of one or none, contiguous turned round as well. Of numbers, integers alone."""
     if isinstance(value, Tensor):
         return value.dim() if value.is_contiguous() and all(size > 1 for size in value.shape) else None
     if isinstance(value, (list, tuple)):
