@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -319,3 +321,33 @@ def test_a_parent_may_write_to_what_a_fused_child_returns(activation: nn.Module,
             continue
         for a, b in zip(gradients(fused), gradients(plain), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
+
+
+class Scaled(Block):
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:  # another scale is another trace
+        return super().forward(x) * scale
+
+
+def test_models_are_fused_and_called_on_several_threads_at_once() -> None:
+    """torch.fx patches torch.nn.Module for all threads while it traces."""
+    shared: Any = ow.nn.fuse_conv_bn(nn.Sequential(Scaled(4, 4)).eval())
+    x = torch.randn(2, 4, 4, 4)
+    right = [shared[0](x, float(k)).clone() for k in range(4)]
+    again: Any = ow.nn.fuse_conv_bn(copy.deepcopy(shared))
+    methods, interval = (nn.Module.__call__, nn.Module.__getattr__), sys.getswitchinterval()
+
+    def work(k: int) -> None:
+        for _ in range(4):
+            model: Any = nn.Sequential(Scaled(4, 4), Scaled(4, 4))
+            ow.nn.fuse_conv_bn(model)
+            assert len(model.conv_bn_fusion.fused) == 4
+            model(x).sum().backward()
+            assert torch.equal(again[0](x, float(k)), right[k])
+
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert methods == (nn.Module.__call__, nn.Module.__getattr__)

@@ -12,6 +12,7 @@ import inspect
 import operator
 import random
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ _CONTAINERS = (list, tuple, dict, set)
 _INTERNAL = frozenset(nn.Module().__dict__)
 _MISSING = object()
 _DEVICES = ("cpu", "cuda")
+_ALONE = threading.RLock()
+"""torch.fx patches torch.nn.Module for the process while it traces: two at once would leave it patched."""
 
 
 class Refused(Exception):
@@ -76,7 +79,8 @@ def trace(module: nn.Module, args: tuple[Any, ...] | None, kwargs: Mapping[str, 
     no default. Raises Refused where the forward does what a trace does not tell."""
     given = _given(type(module).forward, module, args, kwargs)
     # Twice, in surroundings that differ: a forward that sets them itself has one of both wrong.
-    (graph, *seen), (again, *_) = (_trace_once(module, given, on) for on in (True, False))
+    with _ALONE:
+        (graph, *seen), (again, *_) = (_trace_once(module, given, on) for on in (True, False))
     if graph.python_code("self").src != again.python_code("self").src:
         raise Refused("it does something else each time, or under autocast or no_grad")
     traced = Traced(graph, *seen)
@@ -156,13 +160,17 @@ def _same(now: Any, then: Any) -> bool:
 
 @contextmanager
 def _observed(module: nn.Module) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Note the plain attributes that are read, of the module and of its class, and refuse that one is set."""
+    """Note the plain attributes that are read, of the module and of its class, and refuse that one is set. Other
+    threads that call the module meanwhile may do both."""
     kind: type[Any] = type(module)
+    here = threading.get_ident()
     reads: dict[str, Any] = {}
     of_class: dict[str, Any] = {"forward": kind.forward}
 
     class Observed(kind):  # type: ignore[misc]
         def __getattribute__(self, name: str) -> Any:
+            if threading.get_ident() != here:
+                return super().__getattribute__(name)
             if name == "training":
                 raise Refused("it depends on self.training")
             value = super().__getattribute__(name)
@@ -176,10 +184,14 @@ def _observed(module: nn.Module) -> Iterator[tuple[dict[str, Any], dict[str, Any
             return value
 
         def __setattr__(self, name: str, value: Any) -> None:
-            raise Refused(f"it sets self.{name}")
+            if threading.get_ident() == here:
+                raise Refused(f"it sets self.{name}")
+            super().__setattr__(name, value)
 
         def __delattr__(self, name: str) -> None:
-            raise Refused(f"it deletes self.{name}")
+            if threading.get_ident() == here:
+                raise Refused(f"it deletes self.{name}")
+            super().__delattr__(name)
 
     Observed.__name__, Observed.__qualname__, Observed.__module__ = kind.__name__, kind.__qualname__, kind.__module__
     object.__setattr__(module, "__class__", Observed)
@@ -244,6 +256,18 @@ def _tracer(made: list[weakref.ref[Any]], given: dict[str, Any]) -> Any:
     class Tracer(fx.Tracer):
         proxy_buffer_attributes = True
         modes = _modes()
+        thread = threading.get_ident()
+
+        # What other threads call meanwhile comes here too.
+        def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+            if threading.get_ident() != self.thread:
+                return forward(*args, **kwargs)
+            return super().call_module(m, forward, args, kwargs)
+
+        def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
+            if threading.get_ident() != self.thread:
+                return attr_val
+            return super().getattr(attr, attr_val, parameter_proxy_cache)
 
         def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
             return True
