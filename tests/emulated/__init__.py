@@ -7,8 +7,8 @@ values that nobody wrote to shared memory, and what hangs on an order that nobod
 
 It proves nothing of what only a GPU has: its memory model and caches, threads that truly run at once (a race that shows
 in no order of whole steps between two meetings stays unseen), its own code (a fused product and sum is rounded twice
-here, PTX stands for what it says), limits of registers, streams, graphs, and speed. Kernels whose blocks wait for each
-other, or whose heart is PTX, as the persistent ones of lltm, are left out.
+here, PTX stands for what it says), limits of registers, streams, graphs, and speed. Kernels whose heart is PTX, as the
+persistent ones of lltm, are left out.
 """
 
 from __future__ import annotations

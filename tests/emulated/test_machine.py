@@ -11,6 +11,7 @@ import torch
 from tests import emulated
 
 KERNELS = """
+#include <cooperative_groups.h>
 #include <opwright/kernel.h>
 
 // Each block turns its 64 numbers around.
@@ -84,6 +85,26 @@ __global__ void fill(float* out, int64_t n) {
     __syncthreads();
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) out[n - 1 - i] = more[i];
 }
+// Each block adds up its 64 numbers, and then what all blocks have found to each of its own, which it has kept.
+__global__ void wait_for_all(const float* x, float* parts, float* out, int64_t leaves) {
+    __shared__ float all[64];
+    extern __shared__ float kept[];
+    const int me = threadIdx.x;
+    all[me] = kept[me] = x[blockIdx.x * 64 + me];
+    __syncthreads();
+    for (int i = 0; me == 0 && i < 64; ++i) parts[blockIdx.x] += all[i];
+    if (blockIdx.x == leaves && me < 32) return;
+    cooperative_groups::this_grid().sync();
+    float sum = 0;
+    for (int i = 0; i < gridDim.x; ++i) sum += parts[i];
+    out[blockIdx.x * 64 + me] = kept[me] + sum;
+}
+void together(const Tensor& x, const Tensor& parts, const Tensor& out, int64_t leaves) {
+    const Grid grid{x.numel() / 64, 64, 64 * 4};
+    float *p = data<float>(parts), *to = data<float>(out);
+    const float* const from = data<const float>(x);
+    check(ow_inner::launch_at_once(wait_for_all, grid, from, p, to, leaves), "the blocks do not all fit");
+}
 Tensor filled(const Tensor& x, int64_t threads) {
     Tensor out = empty(x, dtype(x));
     launch(fill, {1, dim3(threads), x.numel() * 4}, data<float>(out), x.numel());
@@ -105,7 +126,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    names = ("turned", "summed", "last_of_all", "faults", "filled")
+    names = ("turned", "summed", "last_of_all", "faults", "filled", "together")
     return emulated.functions(tmp_path_factory.mktemp("machine"), KERNELS, *names)
 
 
@@ -141,6 +162,24 @@ def test_a_fault_is_an_error_that_says_where(made: Any, which: int) -> None:
         with pytest.raises(RuntimeError, match=f"^emulated kernel, .*{FAULTS[which]}"):
             made.faults(x, which)
     made.faults(x, 0)
+
+
+def test_blocks_wait_for_each_other(made: Any, seed: int) -> None:
+    x, parts, out = torch.randint(-9, 9, (7 * 64,)).float(), torch.zeros(7), torch.zeros(7 * 64)
+    made.together(x, parts, out, -1)
+    assert torch.equal(out, x + x.sum())
+    with pytest.raises(RuntimeError, match=r"32 of its threads ended without the grid's barrier"):
+        made.together(x, parts, out, 3)
+    made.together(x, parts.zero_(), out.zero_(), -1)
+    assert torch.equal(out, x + x.sum())
+
+
+def test_blocks_that_do_not_all_fit_are_not_launched(made: Any) -> None:
+    x = torch.ones(132 * 32 * 64 + 64)
+    out = torch.zeros_like(x)
+    with pytest.raises(RuntimeError, match="the blocks do not all fit"):
+        made.together(x, torch.zeros(x.numel() // 64), out, -1)
+    assert not out.any()
 
 
 def test_a_launch_gets_the_shared_memory_that_a_gpu_has(made: Any) -> None:

@@ -28,6 +28,21 @@ namespace ow_inner {
 constexpr int64_t most_blocks = INT_MAX;
 constexpr int64_t most_rows = 65535;
 
+// What shared memory a block of a kernel can have beside the kernel's own; from now on it gets as much as a launch
+// says.
+OPWRIGHT_NOINLINE int all_shared(const void* kernel) {
+    cudaFuncAttributes about = {};
+    cuda_check(cudaFuncGetAttributes(&about, kernel), "asking for a kernel");
+    int most = 0;
+    cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, OnDevice::current().index),
+               "asking the device");
+    const int room = std::max(most - static_cast<int>(about.sharedSizeBytes), 0);
+    if (about.maxDynamicSharedSizeBytes < room)
+        cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, room),
+                   "asking for shared memory");
+    return room;
+}
+
 // Beside what a kernel has in its own right, without asking a launch gets 48 KiB of shared memory in all. Asked for is
 // all that the device has: a limit of what one launch needs would be that of another thread's launch, too.
 OPWRIGHT_NOINLINE void ask_for_shared(const void* kernel, size_t bytes) {
@@ -35,15 +50,9 @@ OPWRIGHT_NOINLINE void ask_for_shared(const void* kernel, size_t bytes) {
     cuda_check(cudaFuncGetAttributes(&about, kernel), "asking for a kernel");
     if (bytes <= static_cast<size_t>(about.maxDynamicSharedSizeBytes) && bytes + about.sharedSizeBytes <= 48 * 1024)
         return;
-    int most = 0;
-    cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, OnDevice::current().index),
-               "asking the device");
-    const int room = most - static_cast<int>(about.sharedSizeBytes);
-    check(bytes <= static_cast<size_t>(std::max(room, 0)), OnDevice::name(), ": a block has ", room,
+    const int room = all_shared(kernel);
+    check(bytes <= static_cast<size_t>(room), OnDevice::name(), ": a block has ", room,
           " bytes of shared memory beside the kernel's own here, got ", bytes);
-    if (about.maxDynamicSharedSizeBytes < room)
-        cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, room),
-                   "asking for shared memory");
 }
 
 OPWRIGHT_NOINLINE void launch_raw(const void* kernel, const Grid& grid, void** arguments) {
@@ -77,8 +86,9 @@ OPWRIGHT_NOINLINE bool launch_together(const void* kernel, const Grid& grid, int
     const cudaStream_t on = stream();
     if (__builtin_expect(synchronous(), false)) wait_for(on, "an earlier kernel on this stream");
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(static_cast<unsigned>(grid.blocks)), config.blockDim = grid.threads;
-    config.dynamicSmemBytes = grid.shared, config.stream = on;
+    config.gridDim =
+        dim3(static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.rows), static_cast<unsigned>(grid.sheets));
+    config.blockDim = grid.threads, config.dynamicSmemBytes = grid.shared, config.stream = on;
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeCooperative, attributes[0].val.cooperative = 1;
     attributes[1].id = cudaLaunchAttributeClusterDimension;
@@ -111,6 +121,17 @@ void launch(void (*kernel)(P...), const Grid& grid, const A&... arguments) {
 }
 
 namespace ow_inner {
+
+// The same for blocks that wait for each other; false where they do not all fit, and nothing was launched then.
+template <class... P, class... A>
+bool launch_at_once(void (*kernel)(P...), const Grid& grid, const A&... arguments) {
+    static_assert(sizeof...(P) == sizeof...(A), "one argument a parameter");
+    const auto with = [&](P... converted) {
+        void* pointers[] = {const_cast<void*>(static_cast<const void*>(&converted))..., nullptr};
+        return launch_together(reinterpret_cast<const void*>(kernel), grid, 1, pointers);
+    };
+    return with(arguments...);
+}
 
 template <class F>
 __global__ void __launch_bounds__(256) each_index(int64_t n, F function) {

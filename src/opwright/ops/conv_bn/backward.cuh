@@ -64,10 +64,17 @@ struct Slope {
     struct Read {
         Pack<T, V> grad, y, output, residual;
     };
-    // Without y where only dz is wanted and does not depend on it.
-    __device__ __forceinline__ Read read(const Gradient& q, int64_t at, bool with_y) const {
+    // Without y where only dz is wanted and does not depend on it; with the incoming gradient if it is kept.
+    template <class K>
+    __device__ __forceinline__ Read read(const Gradient& q, const S& s, const K& kept, int number, int64_t at,
+                                         bool with_y) const {
         Read r;
-        r.grad = load<T, V>(q.grad, at);
+        bool is_kept = false;
+        if constexpr (!std::is_same_v<K, Nothing>) {
+            is_kept = s.turned && kept.has(s.own_number(number));
+            if (is_kept) r.grad = kept[s.own_number(number)];
+        }
+        if (!is_kept) r.grad = load<T, V>(q.grad, at);
         if constexpr (inverse) {
             r.output = load<T, V>(q.output, at);
             if (lost) r.y = load<T, V>(q.out, at);
@@ -82,11 +89,11 @@ struct Slope {
     // dz and y - mean of a pack.
     __device__ __forceinline__ void take(const Gradient& q, const Read& r, C (&d)[V], C (&centred)[V]) const {
         C out[V], residual[V];
-        widen(r.grad, d);
+        widen<T>(r.grad, d);
         if constexpr (inverse) {
             C y[V];
-            widen(r.output, out);
-            if (lost) widen(r.y, y);
+            widen<T>(r.output, out);
+            if (lost) widen<T>(r.y, y);
 #pragma unroll
             for (int v = 0; v < V; ++v) {
                 const int k = Last ? v : 0;
@@ -97,9 +104,9 @@ struct Slope {
             }
             return;
         }
-        widen(r.y, centred);
-        if (by_output) widen(r.output, out);
-        if (adds) widen(r.residual, residual);
+        widen<T>(r.y, centred);
+        if (by_output) widen<T>(r.output, out);
+        if (adds) widen<T>(r.residual, residual);
 #pragma unroll
         for (int v = 0; v < V; ++v) {
             const int k = Last ? v : 0;
@@ -126,44 +133,53 @@ template <class T, Derives D>
 constexpr int packs_at_once = D == Derives::from_y ? 4 : 2;
 
 // A block's part of Σ dz and Σ dz · (y - mean): at parts[blockIdx.x].
-template <class T, int V, bool Last, Derives D>
-__global__ void __launch_bounds__(threads) reduce_part(Walk walk, Gradient q, Compute<T>* parts) {
+template <int Threads, class T, int V, bool Last, Derives D, class K>
+__device__ __forceinline__ void reduce_of(const Steps<T, V, Last>& s, const Slope<T, V, Last, D>& slope, const K& kept,
+                                          const Gradient& q, Compute<T>* parts) {
     using C = Compute<T>;
-    using S = Steps<T, V, Last>;
     using L = Slope<T, V, Last, D>;
-    S s(walk);
-    C sum[S::own] = {}, product[S::own] = {};
-    if (s.inside) {
-        const L slope(q, s.channel);
-        const auto take = [&](const typename L::Read& r) {
-            C d[V], centred[V];
-            slope.take(q, r, d, centred);
-#pragma unroll
-            for (int v = 0; v < V; ++v) {
-                sum[Last ? v : 0] += d[v];
-                product[Last ? v : 0] += d[v] * centred[v];
-            }
-        };
-        constexpr int unroll = packs_at_once<T, D>;
-        int i = s.at;
-        for (; i + (unroll - 1) * int64_t(s.step) < walk.steps; i += unroll * s.step) {
-            typename L::Read r[unroll];
-#pragma unroll
-            for (int u = 0; u < unroll; ++u) r[u] = slope.read(q, s.offset(i + u * s.step), true);
-#pragma unroll
-            for (int u = 0; u < unroll; ++u) take(r[u]);
+    constexpr int own = L::own, warps = Threads / 32;
+    const Walk& walk = s.w;
+    C sum[own] = {}, product[own] = {};
+    const auto take = [&](int number, const typename L::Read& r) {
+        if constexpr (!std::is_same_v<K, Nothing>) {
+            if (kept.has(number)) kept[number] = r.grad;
         }
-        for (; i < walk.steps; i += s.step) take(slope.read(q, s.offset(i), true));
-    }
-    __shared__ C sums[S::own][threads], products[S::own][threads];
-    const int me = threadIdx.x;
+        C d[V], centred[V];
+        slope.take(q, r, d, centred);
 #pragma unroll
-    for (int k = 0; k < S::own; ++k) sums[k][me] = sum[k], products[k][me] = product[k];
-    for (int half = threads / 2; half >= walk.across; half /= 2) {
+        for (int v = 0; v < V; ++v) {
+            sum[Last ? v : 0] += d[v];
+            product[Last ? v : 0] += d[v] * centred[v];
+        }
+    };
+    constexpr int unroll = packs_at_once<T, D>;
+    int i = 0;
+    for (; i + unroll <= s.count; i += unroll) {
+        typename L::Read r[unroll];
+#pragma unroll
+        for (int u = 0; u < unroll; ++u) r[u] = slope.read(q, s, kept, i + u, s.offset(i + u), true);
+#pragma unroll
+        for (int u = 0; u < unroll; ++u) take(i + u, r[u]);
+    }
+    for (; i < s.count; ++i) take(i, slope.read(q, s, kept, i, s.offset(i), true));
+
+    // The rows of a warp, then the warps.
+    __shared__ C sums[own][warps * most_across], products[own][warps * most_across];
+    const int me = threadIdx.x, lane = me % 32, place = me / 32 * walk.across + lane;
+#pragma unroll
+    for (int k = 0; k < own; ++k) {
+        for (int by = 16; by >= walk.across; by /= 2) {
+            sum[k] += __shfl_down_sync(~0u, sum[k], by);
+            product[k] += __shfl_down_sync(~0u, product[k], by);
+        }
+        if (lane < walk.across) sums[k][place] = sum[k], products[k][place] = product[k];
+    }
+    for (int half = warps * walk.across / 2; half >= walk.across; half /= 2) {
         __syncthreads();
         if (me < half) {
 #pragma unroll
-            for (int k = 0; k < S::own; ++k) {
+            for (int k = 0; k < own; ++k) {
                 sums[k][me] += sums[k][me + half];
                 products[k][me] += products[k][me + half];
             }
@@ -172,32 +188,32 @@ __global__ void __launch_bounds__(threads) reduce_part(Walk walk, Gradient q, Co
     if (me >= walk.across || !s.inside) return;
     C* const part = parts + blockIdx.x * 2 * walk.channels;
 #pragma unroll
-    for (int k = 0; k < S::own; ++k) {
+    for (int k = 0; k < own; ++k) {
         part[s.channel + k] = sums[k][me];
         part[walk.channels + s.channel + k] = products[k][me];
     }
 }
 
-// dy = scale · dz + p · (y - mean) + shift, where the last two are what the statistics depend on y by.
 template <class T, int V, bool Last, Derives D>
-__global__ void __launch_bounds__(threads) back_all(Walk walk, Gradient q) {
+__global__ void __launch_bounds__(threads) reduce_part(Walk walk, Gradient q, Compute<T>* parts) {
+    const Steps<T, V, Last> s(walk);
+    const Slope<T, V, Last, D> slope(q, s.inside ? s.channel : 0);
+    reduce_of<threads>(s, slope, Nothing(), q, parts);
+}
+
+// dy = scale · dz + p · (y - mean) + shift, where the last two are what the statistics depend on y by: `shift` comes as
+// Σ dz, and `p` as Σ dz · (y - mean).
+template <class T, int V, bool Last, Derives D, class K>
+__device__ __forceinline__ void back_of(const Steps<T, V, Last>& s, const Slope<T, V, Last, D>& slope, const K& kept,
+                                        const Gradient& q, Compute<T> (&shift)[Slope<T, V, Last, D>::own],
+                                        Compute<T> (&p)[Slope<T, V, Last, D>::own]) {
     using C = Compute<T>;
-    using S = Steps<T, V, Last>;
     using L = Slope<T, V, Last, D>;
-    S s(walk);
-    if (!s.inside) return;
-    const L slope(q, s.channel);
-    C p[S::own] = {}, shift[S::own] = {};
-    if (!q.fixed) {
-        const C each = C(1) / (q.count ? *static_cast<const C*>(q.count) : static_cast<C>(q.values));
-        const Numbers sums{q.sums, true}, products{static_cast<C*>(q.sums) + walk.channels, true};
-        numbers_of<T>(sums, s.channel, 0, shift);
-        numbers_of<T>(products, s.channel, 0, p);
+    const C each = C(1) / (q.count ? *static_cast<const C*>(q.count) : static_cast<C>(q.values));
 #pragma unroll
-        for (int k = 0; k < S::own; ++k) {
-            shift[k] *= -slope.scale[k] * each;
-            p[k] *= -slope.scale[k] * each * slope.root[k] * slope.root[k];
-        }
+    for (int k = 0; k < L::own; ++k) {
+        shift[k] = q.fixed ? C(0) : shift[k] * -slope.scale[k] * each;
+        p[k] = q.fixed ? C(0) : p[k] * -slope.scale[k] * each * slope.root[k] * slope.root[k];
     }
     const auto take = [&](int64_t at, const typename L::Read& r) {
         C d[V], centred[V];
@@ -213,19 +229,36 @@ __global__ void __launch_bounds__(threads) back_all(Walk walk, Gradient q) {
         store<T, V>(q.out, at, d);
     };
     constexpr int unroll = packs_at_once<T, D>;
-    int i = s.at;
-    for (; i + (unroll - 1) * int64_t(s.step) < walk.steps; i += unroll * s.step) {
+    int i = 0;
+    for (; i + unroll <= s.count; i += unroll) {
         typename L::Read r[unroll];
         int64_t at[unroll];
 #pragma unroll
-        for (int u = 0; u < unroll; ++u) at[u] = s.offset(i + u * s.step), r[u] = slope.read(q, at[u], q.out);
+        for (int u = 0; u < unroll; ++u) {
+            at[u] = s.offset(i + u), r[u] = slope.read(q, s, kept, i + u, at[u], q.out);
+        }
 #pragma unroll
         for (int u = 0; u < unroll; ++u) take(at[u], r[u]);
     }
-    for (; i < walk.steps; i += s.step) {
+    for (; i < s.count; ++i) {
         const int64_t at = s.offset(i);
-        take(at, slope.read(q, at, q.out));
+        take(at, slope.read(q, s, kept, i, at, q.out));
     }
+}
+
+template <class T, int V, bool Last, Derives D>
+__global__ void __launch_bounds__(threads) back_all(Walk walk, Gradient q) {
+    using C = Compute<T>;
+    using L = Slope<T, V, Last, D>;
+    const Steps<T, V, Last> s(walk);
+    if (!s.inside) return;
+    const L slope(q, s.channel);
+    C sum[L::own] = {}, product[L::own] = {};
+    if (!q.fixed && q.out) {
+        numbers_of<T>({q.sums, true}, s.channel, 0, sum);
+        numbers_of<T>({static_cast<C*>(q.sums) + walk.channels, true}, s.channel, 0, product);
+    }
+    back_of(s, slope, Nothing(), q, sum, product);
 }
 
 // The convolution in channels that cannot be computed back, one output a thread; mostly there are none.

@@ -216,13 +216,15 @@ class Device {
   public:
     explicit Device(DType dtype) : own_(dtype), wide_(wide_dtype(dtype)) {}
 
-    void statistics(const Planes& planes, const Tensor& y, Tensor& mean, Tensor& var) const {
+    // Statistics, and what follows from them.
+    void normalise(const Apply& q, Tensor& mean, Tensor& var) const {
         run([&](auto zero) {
             using C = decltype(zero);
             C *m = data<C>(mean), *v = data<C>(var);
-            moments_of<C>(planes, y, m, v);
-            finish<C>(planes.channels, static_cast<C>(planes.images * planes.places), m, v);
+            moments_of<C>(q.planes, q.y, m, v);
+            finish<C>(q.planes.channels, static_cast<C>(q.planes.images * q.planes.places), m, v);
         });
+        apply(q);
     }
     void statistics(const Planes& planes, const Tensor& y, Tensor& mean, Tensor& var, Tensor& values,
                     const std::string& group, int64_t ranks) const {
@@ -231,7 +233,7 @@ class Device {
             const int64_t channels = planes.channels, size = 2 * channels + 1;
             const Tensor own = empty({size}, wide_);
             C* const mine = data<C>(own);
-            moments_of<C>(planes, y, mine, mine + channels);
+            moments_of<C>(planes, memory(y), mine, mine + channels);
             mine[2 * channels] = static_cast<C>(planes.images * planes.places);
             const Tensor all = gather(own, ranks, group);
             const C* const parts = data<const C>(all);
@@ -266,6 +268,8 @@ class Device {
             q.planes.last ? conv_bn::back<C, true>(q, own_) : conv_bn::back<C, false>(q, own_);
         });
     }
+    // Sums, and what follows from them.
+    void differentiate(const Gradient& q) const { reduce(q), back(q); }
     // The convolution as PyTorch computed it under these settings, which it takes from nowhere but its own state.
     static Tensor convolve_under(int64_t settings, const Tensor& x, const Tensor& weight, const Geometry& s) {
         if (settings_in_force() == settings) return convolve(x, weight, s);
@@ -288,9 +292,9 @@ class Device {
 
   private:
     template <class C>
-    void moments_of(const Planes& planes, const Tensor& y, C* mean, C* deviations) const {
-        planes.last ? moments<C, true>(planes, memory(y), own_, mean, deviations)
-                    : moments<C, false>(planes, memory(y), own_, mean, deviations);
+    void moments_of(const Planes& planes, const void* y, C* mean, C* deviations) const {
+        planes.last ? moments<C, true>(planes, y, own_, mean, deviations)
+                    : moments<C, false>(planes, y, own_, mean, deviations);
     }
     template <class C>
     void finish(int64_t channels, C n, C* mean, C* var) const {

@@ -9,11 +9,6 @@ class Device {
   public:
     explicit Device(DType dtype) : passes_(passes_of(dtype)), dtype_(wide_dtype(dtype)) {}
 
-    void statistics(const Planes& planes, const Tensor& y, Tensor& mean, Tensor& var) const {
-        int count;
-        const Tensor parts = passes_.statistics(planes, memory(y), count);
-        passes_.moments(parts, count, planes.channels, memory(mean), memory(var), nullptr, false);
-    }
     // Over all ranks; those of which one has no values too.
     void statistics(const Planes& planes, const Tensor& y, Tensor& mean, Tensor& var, Tensor& values,
                     const std::string& group, int64_t ranks) const {
@@ -32,7 +27,20 @@ class Device {
         passes_.moments(all, int(ranks), channels, memory(mean), memory(var), memory(values), false);
     }
     void apply(const Apply& q) const { passes_.apply(q); }
+    // Statistics, and what follows from them.
+    void normalise(const Apply& q, Tensor& mean, Tensor& var) const {
+        if (passes_.normalise(q, memory(mean), memory(var))) return;
+        int count;
+        const Tensor parts = passes_.statistics(q.planes, q.y, count);
+        passes_.moments(parts, count, q.planes.channels, memory(mean), memory(var), nullptr, false);
+        apply(q);
+    }
     void reduce(const Gradient& q) const { passes_.reduce(q); }
+    // Sums, and what follows from them.
+    void differentiate(const Gradient& q) const {
+        if (passes_.differentiate(q)) return;
+        reduce(q), back(q);
+    }
     void back(const Gradient& q) const { passes_.back(q); }
 
     // The convolution as cuDNN computed it under these settings; where they are still in force, without boxes.

@@ -1,95 +1,12 @@
-// The passes of one dtype on the GPU: their launches, and what joins the parts of blocks.
+// The passes of one dtype on the GPU: their launches.
 #pragma once
 
-#include "backward.cuh"
 #include "device.h"
+#include "whole.cuh"
 
 #pragma GCC visibility push(hidden)
 
 namespace conv_bn {
-
-// A block joins so many channels, side by side; its rows share what there is of them.
-constexpr int joined = 8, joining = 1024;
-
-// The sums over the rows of a block, for the threads of the first row.
-template <class C, int N>
-__device__ void sum_rows(C (&values)[N]) {
-    __shared__ C all[N][joining];
-    const int me = threadIdx.x;
-#pragma unroll
-    for (int n = 0; n < N; ++n) all[n][me] = values[n];
-    for (int half = joining / 2; half >= joined; half /= 2) {
-        __syncthreads();
-        if (me >= half) continue;
-#pragma unroll
-        for (int n = 0; n < N; ++n) all[n][me] += all[n][me + half];
-    }
-#pragma unroll
-    for (int n = 0; n < N; ++n) values[n] = all[n][me];
-}
-
-// Mean and variance of each channel from the moments of parts; or, `raw`, the moments of all parts.
-template <class T>
-__global__ void __launch_bounds__(joining)
-    join_moments(const Compute<T>* parts, int count, int64_t channels, Compute<T>* mean, Compute<T>* var,
-                 Compute<T>* values, bool raw) {
-    using C = Compute<T>;
-    const int64_t channel = blockIdx.x * int64_t(joined) + threadIdx.x % joined, size = 2 * channels + 1;
-    const int row = threadIdx.x / joined;
-    const bool inside = channel < channels;
-    // Parts differ little in their means: what is taken away at the end is small beside their own deviations. A process
-    // without images has none.
-    int head = 0;
-    if (values) {
-        while (head + 1 < count && parts[head * size + 2 * channels] == C(0)) ++head;
-    }
-    const C near = inside ? parts[head * size + channel] : C(0), pivot = isfinite(near) ? near : C(0);
-    C sums[3] = {};  // of values, of what they differ by from the pivot, of the squares of that
-    if (inside) {
-#pragma unroll 8
-        for (int p = row; p < count; p += joining / joined) {
-            const C here = parts[p * size + 2 * channels], d = parts[p * size + channel] - pivot;
-            sums[0] += here;
-            sums[1] += here * d;
-            sums[2] += parts[p * size + channels + channel] + here * d * d;
-        }
-    }
-    sum_rows(sums);
-    if (row != 0 || !inside) return;
-    const C n = sums[0], shift = sums[1] / n, centre = about(pivot, sums[1], n);
-    C deviations = sums[2] - sums[1] * shift;
-    if (deviations < C(0)) deviations = C(0);  // NaN stays
-    const bool empty = raw && n == C(0);       // a rank without images has no say
-    mean[channel] = empty ? C(0) : centre;
-    var[channel] = raw ? deviations : deviations / n;
-    if (channel == 0 && values) *values = n;
-}
-
-// Σ dz and Σ dz · (y - mean) of all parts, and the gradients that these are.
-template <class T>
-__global__ void __launch_bounds__(joining) join_sums(const Compute<T>* parts, int count, Gradient q) {
-    using C = Compute<T>;
-    const int64_t channels = q.planes.channels, channel = blockIdx.x * int64_t(joined) + threadIdx.x % joined;
-    const int row = threadIdx.x / joined;
-    C sums[2] = {};
-    if (channel < channels) {
-#pragma unroll 8
-        for (int p = row; p < count; p += joining / joined) {
-            sums[0] += parts[p * 2 * channels + channel];
-            sums[1] += parts[p * 2 * channels + channels + channel];
-        }
-    }
-    sum_rows(sums);
-    if (row != 0 || channel >= channels) return;
-    const C sum = sums[0], product = sums[1];
-    const Channels& c = q.channels;
-    const C root = inverse_root(number<T>(c.var, channel, 0) + static_cast<C>(c.eps));
-    static_cast<C*>(q.sums)[channel] = sum;
-    static_cast<C*>(q.sums)[channels + channel] = product;
-    put<T>(q.d_gamma, channel, q.planes.images ? product * root : C(0));  // of no values nothing comes
-    put<T>(q.d_beta, channel, sum);
-    put<T>(q.d_bias, channel, q.fixed ? sum * root * number<T>(c.gamma, channel, 1) : C(0));
-}
 
 // --- launches --------------------------------------------------------------------------------------------------------
 
@@ -102,7 +19,7 @@ struct Shape {
 inline bool is_aligned(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
 
 template <class T>
-Shape shape_of(const Planes& planes, std::initializer_list<const void*> pointers, bool backwards) {
+Shape shape_of(const Planes& planes, std::initializer_list<const void*> pointers, bool backwards, int block = threads) {
     const int64_t side_by_side = planes.last ? planes.channels : planes.places;
     int pack = side_by_side % widest<T> == 0 ? widest<T> : 1;
     for (const void* p : pointers) {
@@ -113,25 +30,27 @@ Shape shape_of(const Planes& planes, std::initializer_list<const void*> pointers
     check(steps < int64_t(1) << 30 && packs < int64_t(1) << 30, ow_inner::OnDevice::name(),
           ": a channel has too many values for this kernel");
     int across = 1;
-    while (planes.last && across < threads && across < packs) across *= 2;
+    while (planes.last && across < most_across && across < packs) across *= 2;
     const int64_t sheets = planes.last ? ceil_div(packs, across) : planes.channels;
     const auto plane = static_cast<uint64_t>(planes.last ? 1 : std::max<int64_t>(packs, 1));
     unsigned shift = 0;
     while (uint64_t(1) << shift < plane) ++shift;
     const uint64_t magic = ((uint64_t(1) << 32) * ((uint64_t(1) << shift) - plane)) / plane + 1;
-    const Walk walk{planes.channels, planes.places, int(steps), int(plane), across, backwards, unsigned(magic), shift};
+    const Walk walk{planes.channels, planes.places, int(steps),      int(plane), across,
+                    block / across,  backwards,     unsigned(magic), shift};
     return {walk, pack, sheets};
 }
 
-// So many blocks as the GPU holds at once, and no more than have work: each has numbers to fetch before it begins, and
-// what it leaves has to be joined.
-inline Grid grid_of(const void* kernel, const Shape& s) {
-    const int64_t rows = threads / s.walk.across, all = int64_t(multiprocessors()) * held_at_once(kernel);
+// So many blocks as the GPU holds at once, `each` of them a multiprocessor, and no more than have work: each has
+// numbers to fetch before it begins, and what it leaves has to be joined.
+inline Grid grid_of(const Shape& s, int block, int each) {
+    const int64_t all = int64_t(multiprocessors()) * each;
     const int64_t wanted = std::max<int64_t>(1, all / std::max<int64_t>(s.sheets, 1));
-    const int64_t blocks = std::max<int64_t>(1, std::min(wanted, ceil_div(s.walk.steps, rows * 4)));
+    const int64_t blocks = std::max<int64_t>(1, std::min(wanted, ceil_div(s.walk.steps, int64_t(s.walk.rows) * 4)));
     const int64_t side = std::min(s.sheets, ow_inner::most_rows);
-    return {blocks, dim3(threads), 0, side, side ? ceil_div(s.sheets, side) : 0};
+    return {blocks, dim3(block), 0, side, side ? ceil_div(s.sheets, side) : 0};
 }
+inline Grid grid_of(const void* kernel, const Shape& s) { return grid_of(s, threads, room_of(kernel, threads).blocks); }
 template <class... P>
 Grid grid_of(void (*kernel)(P...), const Shape& s) {
     return grid_of(reinterpret_cast<const void*>(kernel), s);
@@ -169,7 +88,7 @@ Tensor statistics(const Planes& planes, const void* y, int& count) {
         const auto kernel = &statistics_part<T, pack.value, last.value>;
         const Grid grid = grid_of(kernel, s);
         count = int(grid.blocks);
-        parts = empty({grid.blocks, 2 * planes.channels + 1}, dtype_of<C>);
+        parts = empty({grid.blocks, size_of_part(planes.channels, true)}, dtype_of<C>);
         launch(kernel, grid, s.walk, static_cast<const T*>(y), data<C>(parts));
     });
     return parts;
@@ -228,9 +147,67 @@ void repair(const Gradient& q, const Convolution& c) {
     launch(repair_lost<T>, {multiprocessors(), threads, 0, std::min<int64_t>(q.planes.channels, 4)}, q, c);
 }
 
+// Runs `kernel` in one launch whose blocks wait for each other, with memory for so many numbers of each block in front
+// of the arguments; false where it did not run. One block a multiprocessor leaves few parts to join, and has all its
+// shared memory to keep packs in; where such blocks would leave too many of them idle, there are more.
+template <class C, class... P, class... A>
+bool run_whole(void (*kernel)(Walk, int, C*, P...), const Shape& s, int64_t numbers, const A&... arguments) {
+    const Room has = room_of(reinterpret_cast<const void*>(kernel), whole_threads);
+    const int64_t all = multiprocessors(), sheets = std::max<int64_t>(s.sheets, 1);
+    const bool single = all / sheets * sheets * 8 >= all * 7;
+    Grid grid = grid_of(s, whole_threads, single ? 1 : has.blocks);
+    if (grid.blocks * grid.rows * grid.sheets > all * has.blocks) return false;
+    constexpr int64_t layer = whole_threads * sizeof(uint4);  // a pack of each thread
+    const int64_t turns = ceil_div(s.walk.steps, s.walk.rows * grid.blocks);
+    const int64_t room = single ? std::min(turns, has.shared / layer) : 0;
+    grid.shared = size_t(room * layer);
+    const Tensor parts = empty({grid.blocks, numbers}, dtype_of<C>);
+    return ow_inner::launch_at_once(kernel, grid, s.walk, room, data<C>(parts), arguments...);
+}
+
+template <class T>
+bool normalise(const Apply& q, void* mean, void* var) {
+    using C = Compute<T>;
+    if constexpr (widest<T> > 1) {
+        const Shape s = shape_of<T>(q.planes, {q.y, q.residual, q.out}, true, whole_threads);
+        if (s.pack == 1 || q.channels.activation > Activation::leaky_relu) return false;
+        const auto run = [&](auto last, auto applies) {
+            return run_whole(normalise_whole<T, widest<T>, last.value, applies.value>, s,
+                             size_of_part(q.planes.channels, true), q, static_cast<C*>(mean), static_cast<C*>(var));
+        };
+        const auto with = [&](auto last) {
+            using Added = std::integral_constant<Applies, Applies::linear_added>;
+            using Plain = std::integral_constant<Applies, Applies::linear>;
+            return q.residual ? run(last, Added()) : run(last, Plain());
+        };
+        return q.planes.last ? with(std::true_type()) : with(std::false_type());
+    }
+    return false;
+}
+
+template <class T>
+bool differentiate(const Gradient& q) {
+    if constexpr (widest<T> > 1) {
+        const Shape s =
+            shape_of<T>(q.planes, {q.grad, q.y, q.output, q.residual, q.out, q.d_residual}, true, whole_threads);
+        const bool linear = q.channels.activation <= Activation::leaky_relu;
+        if (s.pack == 1 || !linear || q.inverse || (q.residual && !q.output)) return false;
+        const auto run = [&](auto last, auto derives) {
+            return run_whole(differentiate_whole<T, widest<T>, last.value, derives.value>, s, 2 * q.planes.channels, q);
+        };
+        const auto with = [&](auto last) {
+            using Output = std::integral_constant<Derives, Derives::from_output>;
+            using Y = std::integral_constant<Derives, Derives::from_y>;
+            return q.output ? run(last, Output()) : run(last, Y());
+        };
+        return q.planes.last ? with(std::true_type()) : with(std::false_type());
+    }
+    return false;
+}
+
 template <class T>
 Passes passes() {
-    return {statistics<T>, moments<T>, apply<T>, reduce<T>, back<T>, repair<T>};
+    return {statistics<T>, moments<T>, apply<T>, reduce<T>, back<T>, repair<T>, normalise<T>, differentiate<T>};
 }
 
 }  // namespace conv_bn

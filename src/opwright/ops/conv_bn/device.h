@@ -19,6 +19,9 @@ struct Passes {
     void (*reduce)(const Gradient& q);
     void (*back)(const Gradient& q);
     void (*repair)(const Gradient& q, const Convolution& c);
+    // All of a forward, or of a gradient, in one launch; false where that cannot be, and nothing was done then.
+    bool (*normalise)(const Apply& q, void* mean, void* var);
+    bool (*differentiate)(const Gradient& q);
 };
 
 Passes float_passes();
@@ -44,18 +47,23 @@ inline int multiprocessors() {
     return count;
 }
 
-// How many blocks of a kernel a multiprocessor holds.
-inline int held_at_once(const void* kernel) {
+// What a multiprocessor has for a kernel: how many blocks of so many threads it holds, and how much shared memory
+// beside the kernel's own where there is one.
+struct Room {
+    int blocks = 0;
+    int64_t shared = 0;
+};
+inline Room room_of(const void* kernel, int block) {
     static std::mutex mutex;
-    static std::unordered_map<const void*, int> known;
+    static std::unordered_map<const void*, Room> known;
     const std::lock_guard<std::mutex> lock(mutex);
-    int& blocks = known[kernel];
-    if (blocks == 0) {
-        ow_inner::cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 256, 0),
-                             "asking how many blocks fit");
-        blocks = std::max(blocks, 1);
-    }
-    return blocks;
+    Room& room = known[kernel];
+    if (room.blocks > 0) return room;
+    ow_inner::cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&room.blocks, kernel, block, 0),
+                         "asking how many blocks fit");
+    room.blocks = std::max(room.blocks, 1);
+    room.shared = ow_inner::all_shared(kernel);
+    return room;
 }
 
 }  // namespace conv_bn

@@ -109,14 +109,11 @@ Results forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bia
     check(!residual.defined() || Layout(residual).same_shape(Layout(c.y)), "conv_bn: the residual does not fit");
     const Device passes(own);
     Tensor mean, var, count;
-    if (!fixed) {
-        mean = empty({planes.channels}, wide), var = empty({planes.channels}, wide);
-        if (group.empty()) {
-            passes.statistics(planes, c.y, mean, var);
-        } else {
-            count = empty({}, wide);
-            passes.statistics(planes, c.y, mean, var, count, group, ranks);
-        }
+    if (!fixed) mean = empty({planes.channels}, wide), var = empty({planes.channels}, wide);
+    const bool shared = !fixed && !group.empty();
+    if (shared) {
+        count = empty({}, wide);
+        passes.statistics(planes, c.y, mean, var, count, group, ranks);
     }
     const Tensor centre = fixed ? aten::contiguous(*mean_any) : mean, spread = fixed ? aten::contiguous(*var_any) : var;
     // The convolution's own memory becomes that of the output, unless it is kept.
@@ -129,7 +126,12 @@ Results forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bia
                             eps,
                             act,
                             slope};
-    passes.apply({planes, channels, memory(c.y), memory(residual), memory(out)});
+    const Apply q{planes, channels, memory(c.y), memory(residual), memory(out)};
+    if (fixed || shared) {
+        passes.apply(q);
+    } else {
+        passes.normalise(q, mean, var);
+    }
     return {out, mean, var, count, keep_convolution ? c.y : Tensor()};
 }
 
@@ -211,16 +213,19 @@ Gradients backward(const OptionalTensor& grad, const OptionalTensor& grad_mean, 
     if (computed_back) passes.repair(q, x, weight, s);
     const bool sums = !fixed || to_gamma || to_beta || to_bias;
     Tensor all = sums ? empty({2 * channels}, wide) : Tensor();
-    if (sums) {
-        q.sums = memory(all);
-        passes.reduce(q);
-        if (shared) all = sum_over_ranks(all, group), q.sums = memory(all);
-    }
+    q.sums = memory(all);
     // What follows from grad and output alone can wait until dy is no more needed, and be written over it.
     const bool late = to_residual && to_y && ours && by_output;
     if (to_residual && !late) d_residual = empty(Layout(c.y), own), q.d_residual = memory(d_residual);
-    if (!to_y) q.out = nullptr;
-    if (to_y || to_residual) passes.back(q);
+    const bool follows = to_y || to_residual;
+    if (sums && follows && !shared && (to_y || !computed_back)) {
+        passes.differentiate(q);
+    } else {
+        if (sums) passes.reduce(q);
+        if (sums && shared) all = sum_over_ranks(all, group), q.sums = memory(all);
+        if (!to_y) q.out = nullptr;
+        if (follows) passes.back(q);
+    }
     auto [d_x, d_weight] = convolve_back(d_y, x, weight, s, to_x, to_weight);
     if (d_weight.defined() && x.numel() == 0) d_weight = aten::contiguous(d_weight);  // as fake tensors have it
     if (late) {

@@ -13,11 +13,19 @@
 namespace conv_bn {
 
 constexpr int threads = 256;
+constexpr int most_across = 8;  // packs side by side: 128 bytes, a line of the cache
 
+// What a thread reads and writes at once: an element, or 16 bytes.
 template <class T, int V>
-struct alignas(sizeof(T) * V) Pack {
-    T v[V];
-};
+using Pack = std::conditional_t<V == 1, T, uint4>;
+
+template <class To, class From>
+__device__ __forceinline__ To bits(const From& from) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    memcpy(&to, &from, sizeof(to));
+    return to;
+}
 
 // How a grid walks over the planes, `V` elements at a time: blockIdx.x and the rows of a block share what there is of a
 // channel, blockIdx.y with blockIdx.z and the columns of a block are channels.
@@ -26,6 +34,7 @@ struct Walk {
     int steps;   // packs of a channel, or rows of all channels where they lie last
     int plane;   // packs of one plane
     int across;  // threads side by side that have channels of their own; 1 where places lie side by side
+    int rows;    // of these in a block
     bool backwards;
     unsigned magic, shift;  // i / plane = (i + the high half of i · magic) >> shift
 };
@@ -34,24 +43,39 @@ template <class T, int V, bool Last>
 struct Steps {
     static constexpr int own = Last ? V : 1;  // channels of a thread
     const Walk& w;
-    int64_t channel;
-    int at, step;
-    bool inside;
+    int64_t first, channel;  // of the block, and of the thread
+    int at, step, count;     // of its packs of a channel, or of its rows
+    bool inside, turned = false;
 
     __device__ explicit Steps(const Walk& w) : w(w) {
-        const int rows = threads / w.across, column = threadIdx.x % w.across, row = threadIdx.x / w.across;
+        const int column = threadIdx.x % w.across, row = threadIdx.x / w.across;
         const int64_t sheet = blockIdx.z * int64_t(gridDim.y) + blockIdx.y;
-        channel = (sheet * w.across + column) * own;
+        first = sheet * w.across * own, channel = first + column * own;
         inside = channel < w.channels;
-        at = inside ? blockIdx.x * rows + row : w.steps;
-        step = gridDim.x * rows;
+        at = blockIdx.x * w.rows + row, step = gridDim.x * w.rows;
+        count = inside && at < w.steps ? (w.steps - 1 - at) / step + 1 : 0;
     }
-    __device__ __forceinline__ int64_t offset(int i) const {
+    // The number of a step among the thread's own, which go the other way round where they are `turned`.
+    __device__ __forceinline__ int own_number(int n) const { return turned ? count - 1 - n : n; }
+    __device__ __forceinline__ int64_t offset(int n) const {
+        int i = at + own_number(n) * step;
         if (w.backwards) i = w.steps - 1 - i;
         if constexpr (Last) return i * w.channels + channel;
         const int image = static_cast<int>((__umulhi(unsigned(i), w.magic) + unsigned(i)) >> w.shift);
         return (image * w.channels + channel) * w.places + int64_t(i - image * w.plane) * V;
     }
+};
+
+// Packs that a thread reads twice: its first ones stay in shared memory from one time to the other.
+template <class T, int V>
+struct Kept {
+    Pack<T, V>* memory;
+    int room;
+    __device__ __forceinline__ bool has(int number) const { return number < room; }
+    __device__ __forceinline__ Pack<T, V>& operator[](int number) const { return memory[number * blockDim.x]; }
+};
+struct Nothing {
+    static constexpr bool has(int) { return false; }
 };
 
 template <class T, int V>
@@ -62,41 +86,43 @@ __device__ __forceinline__ Pack<T, V> load(const void* from, int64_t at) {
 // Two halves are one word, and one instruction each way.
 template <class T, int V>
 __device__ __forceinline__ void widen(const Pack<T, V>& pack, Compute<T> (&numbers)[V]) {
-    if constexpr (std::is_same_v<T, BFloat16> && V % 2 == 0) {
-        const uint32_t* words = reinterpret_cast<const uint32_t*>(&pack);
-#pragma unroll
-        for (int i = 0; i < V / 2; ++i) {
-            numbers[2 * i] = __uint_as_float(words[i] << 16);
-            numbers[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-        }
-    } else if constexpr (std::is_same_v<T, Half> && V % 2 == 0) {
-        const __half2* words = reinterpret_cast<const __half2*>(&pack);
-#pragma unroll
-        for (int i = 0; i < V / 2; ++i) {
-            const float2 both = __half22float2(words[i]);
-            numbers[2 * i] = both.x, numbers[2 * i + 1] = both.y;
-        }
+    if constexpr (V == 1) {
+        numbers[0] = static_cast<Compute<T>>(pack);
     } else {
+        const uint32_t words[4] = {pack.x, pack.y, pack.z, pack.w};
 #pragma unroll
-        for (int i = 0; i < V; ++i) numbers[i] = static_cast<Compute<T>>(pack.v[i]);
+        for (int i = 0; i < 4; ++i) {
+            if constexpr (std::is_same_v<T, BFloat16>) {
+                numbers[2 * i] = __uint_as_float(words[i] << 16);
+                numbers[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+            } else if constexpr (std::is_same_v<T, Half>) {
+                const float2 both = __half22float2(bits<__half2>(words[i]));
+                numbers[2 * i] = both.x, numbers[2 * i + 1] = both.y;
+            } else {
+                numbers[i] = __uint_as_float(words[i]);
+            }
+        }
     }
 }
 template <class T, int V>
 __device__ __forceinline__ void store(void* to, int64_t at, const Compute<T> (&numbers)[V]) {
-    Pack<T, V> pack;
-    if constexpr (std::is_same_v<T, BFloat16> && V % 2 == 0) {
-        __nv_bfloat162* words = reinterpret_cast<__nv_bfloat162*>(&pack);
-#pragma unroll
-        for (int i = 0; i < V / 2; ++i) words[i] = __floats2bfloat162_rn(numbers[2 * i], numbers[2 * i + 1]);
-    } else if constexpr (std::is_same_v<T, Half> && V % 2 == 0) {
-        __half2* words = reinterpret_cast<__half2*>(&pack);
-#pragma unroll
-        for (int i = 0; i < V / 2; ++i) words[i] = __floats2half2_rn(numbers[2 * i], numbers[2 * i + 1]);
+    Pack<T, V>* const place = reinterpret_cast<Pack<T, V>*>(static_cast<T*>(to) + at);
+    if constexpr (V == 1) {
+        *place = static_cast<T>(numbers[0]);
     } else {
+        uint32_t words[4];
 #pragma unroll
-        for (int i = 0; i < V; ++i) pack.v[i] = static_cast<T>(numbers[i]);
+        for (int i = 0; i < 4; ++i) {
+            if constexpr (std::is_same_v<T, BFloat16>) {
+                words[i] = bits<uint32_t>(__floats2bfloat162_rn(numbers[2 * i], numbers[2 * i + 1]));
+            } else if constexpr (std::is_same_v<T, Half>) {
+                words[i] = bits<uint32_t>(__floats2half2_rn(numbers[2 * i], numbers[2 * i + 1]));
+            } else {
+                words[i] = __float_as_uint(numbers[i]);
+            }
+        }
+        __stwb(place, uint4{words[0], words[1], words[2], words[3]});  // one store, where an assignment may become four
     }
-    *reinterpret_cast<Pack<T, V>*>(static_cast<T*>(to) + at) = pack;
 }
 
 template <class T>
@@ -167,41 +193,64 @@ __device__ __forceinline__ C smooth_derivative(const Channels& c, C z) {
 
 // --- statistics ------------------------------------------------------------------------------------------------------
 
-// The mean of n values whose deviations from `pivot` add up to `sum`: rounded as a sum of the values would be. What
-// overflows there is rounded as the pivot is.
+__device__ __forceinline__ float times(float a, float b) { return __fmul_rn(a, b); }  // never part of an fma
+__device__ __forceinline__ double times(double a, double b) { return __dmul_rn(a, b); }
+
+// The sum of two numbers: one, and what it is rounded by. A mean far from 0 keeps its digits so.
 template <class C>
-__device__ __forceinline__ C about(C pivot, C sum, C n) {
-    const C mean = fma(n, pivot, sum) / n;
-    return isfinite(mean) ? mean : pivot + sum / n;
+struct Pair {
+    C high, low;
+    __device__ static Pair sum(C a, C b) {
+        const C high = a + b, more = high - a, low = (a - (high - more)) + (b - more);
+        return {high, isfinite(high) ? low : C(0)};
+    }
+};
+
+// The mean of n values whose deviations from `pivot` add up to `sum`.
+template <class C>
+__device__ __forceinline__ Pair<C> mean_of(C pivot, C sum, C n) {
+    const C all = times(n, pivot), rest = fma(n, pivot, -all);
+    const Pair<C> total = Pair<C>::sum(all, sum);
+    const C high = total.high / n, low = (fma(-high, n, total.high) + (total.low + rest)) / n;
+    return isfinite(low) ? Pair<C>::sum(high, low) : Pair<C>{pivot + sum / n, C(0)};  // n · pivot may overflow
 }
 
-// Count, mean and squared deviations of two parts together.
+// Mean and squared deviations of n values and of others together, which are a `share` of both.
 template <class C>
-__device__ __forceinline__ void join(C& n, C& mean, C& m2, C other_n, C other_mean, C other_m2) {
-    const C both = n + other_n;
-    if (other_n == C(0)) return;
-    const C delta = other_mean - mean, share = other_n / both;
-    mean = isfinite(delta) ? mean + delta * share : mean + other_mean;  // infinities add up as they do in sums
+__device__ __forceinline__ void join(Pair<C>& mean, C& m2, C n, Pair<C> other, C other_m2, C others, C share) {
+    if (others == C(0)) return;
+    if (n == C(0)) {
+        mean = other, m2 = other_m2;
+        return;
+    }
+    const C delta = (other.high - mean.high) + (other.low - mean.low);
+    // Infinities add up as they do in sums.
+    const Pair<C> sum = Pair<C>::sum(mean.high, isfinite(delta) ? delta * share : other.high);
+    mean = {sum.high, isfinite(sum.high) ? mean.low + sum.low : C(0)};
     m2 += other_m2 + delta * delta * n * share;
-    n = both;
 }
 
-// The moments of a block's part: [mean…, squared deviations…, count] at parts[blockIdx.x]. A thread sums what differs
-// from its first value, so that a mean far from 0 costs no digits.
-template <class T, int V, bool Last>
-__global__ void __launch_bounds__(threads) statistics_part(Walk walk, const T* y, Compute<T>* parts) {
+// What a part of the values leaves for others to join, for each channel its mean, its squared deviations and what the
+// mean is rounded by: [high…, squared…, count, low…]. What a process leaves ends with the count.
+inline __host__ __device__ int64_t size_of_part(int64_t channels, bool lows) { return (lows ? 3 : 2) * channels + 1; }
+
+// The moments of a block's part, at parts[blockIdx.x]. A thread sums what differs from its first value, so that a mean
+// far from 0 costs no digits.
+template <int Threads, class T, int V, bool Last, class K>
+__device__ __forceinline__ void statistics_of(const Steps<T, V, Last>& s, const K& kept, const T* y,
+                                              Compute<T>* parts) {
     using C = Compute<T>;
-    using S = Steps<T, V, Last>;
-    S s(walk);
-    C pivot[S::own], sum[S::own] = {}, squares[S::own] = {};
+    constexpr int own = Steps<T, V, Last>::own, warps = Threads / 32;
+    const Walk& walk = s.w;
+    C pivot[own], sum[own] = {}, squares[own] = {};
     int seen = 0;
     C first[V] = {};
-    if (s.at < walk.steps) widen(load<T, V>(y, s.offset(s.at)), first);
+    if (s.count > 0) widen<T>(load<T, V>(y, s.offset(0)), first);
 #pragma unroll
-    for (int k = 0; k < S::own; ++k) pivot[k] = isfinite(first[k]) ? first[k] : C(0);
+    for (int k = 0; k < own; ++k) pivot[k] = isfinite(first[k]) ? first[k] : C(0);
     const auto take = [&](const Pack<T, V>& pack) {
         C x[V];
-        widen(pack, x);
+        widen<T>(pack, x);
 #pragma unroll
         for (int v = 0; v < V; ++v) {
             const int k = Last ? v : 0;
@@ -211,48 +260,83 @@ __global__ void __launch_bounds__(threads) statistics_part(Walk walk, const T* y
         }
         seen += Last ? 1 : V;
     };
-    int i = s.at;
-    for (; i + 3 * int64_t(s.step) < walk.steps; i += 4 * s.step) {
+    int i = 0;
+    for (; i + 4 <= s.count; i += 4) {
         Pack<T, V> pack[4];
 #pragma unroll
-        for (int u = 0; u < 4; ++u) pack[u] = load<T, V>(y, s.offset(i + u * s.step));
+        for (int u = 0; u < 4; ++u) pack[u] = load<T, V>(y, s.offset(i + u));
 #pragma unroll
-        for (int u = 0; u < 4; ++u) take(pack[u]);
+        for (int u = 0; u < 4; ++u) {
+            if constexpr (!std::is_same_v<K, Nothing>) {
+                if (kept.has(i + u)) kept[i + u] = pack[u];
+            }
+            take(pack[u]);
+        }
     }
-    for (; i < walk.steps; i += s.step) take(load<T, V>(y, s.offset(i)));
+    for (; i < s.count; ++i) {
+        const Pack<T, V> pack = load<T, V>(y, s.offset(i));
+        if constexpr (!std::is_same_v<K, Nothing>) {
+            if (kept.has(i)) kept[i] = pack;
+        }
+        take(pack);
+    }
 
-    __shared__ C means[S::own][threads], deviations[S::own][threads];
-    __shared__ C counts[threads];
-    const int me = threadIdx.x;
-    const C n = static_cast<C>(seen);
-    counts[me] = n;
+    // The rows of a warp, then the warps.
+    __shared__ C highs[own][warps * most_across], lows[own][warps * most_across], squared[own][warps * most_across];
+    __shared__ C counts[warps * most_across];
+    const int me = threadIdx.x, lane = me % 32, place = me / 32 * walk.across + lane;
+    C n = static_cast<C>(seen), m2[own];
+    Pair<C> mean[own];
 #pragma unroll
-    for (int k = 0; k < S::own; ++k) {
-        const C shift = seen ? sum[k] / n : C(0);
-        means[k][me] = seen ? about(pivot[k], sum[k], n) : pivot[k];
-        const C own = squares[k] - sum[k] * shift;
-        deviations[k][me] = seen && !(own < C(0)) ? own : C(0);  // NaN stays
+    for (int k = 0; k < own; ++k) {
+        const C deviations = squares[k] - sum[k] * (seen ? sum[k] / n : C(0));
+        m2[k] = seen && !(deviations < C(0)) ? deviations : C(0);  // NaN stays
+        mean[k] = seen ? mean_of(pivot[k], sum[k], n) : Pair<C>{C(0), C(0)};
     }
-    for (int half = threads / 2; half >= walk.across; half /= 2) {
+    for (int by = 16; by >= walk.across; by /= 2) {
+        const C others = __shfl_down_sync(~0u, n, by), both = n + others, share = others / both;
+#pragma unroll
+        for (int k = 0; k < own; ++k) {
+            const C high = __shfl_down_sync(~0u, mean[k].high, by), low = __shfl_down_sync(~0u, mean[k].low, by);
+            join(mean[k], m2[k], n, {high, low}, __shfl_down_sync(~0u, m2[k], by), others, share);
+        }
+        n = both;
+    }
+    if (lane < walk.across) {
+        counts[place] = n;
+#pragma unroll
+        for (int k = 0; k < own; ++k) {
+            highs[k][place] = mean[k].high, lows[k][place] = mean[k].low, squared[k][place] = m2[k];
+        }
+    }
+    for (int half = warps * walk.across / 2; half >= walk.across; half /= 2) {
         __syncthreads();
         if (me < half) {
-            const C mine = counts[me], others = counts[me + half];
+            const C here = counts[me], there = counts[me + half], share = there / (here + there);
 #pragma unroll
-            for (int k = 0; k < S::own; ++k) {
-                C count = mine;
-                join(count, means[k][me], deviations[k][me], others, means[k][me + half], deviations[k][me + half]);
+            for (int k = 0; k < own; ++k) {
+                Pair<C> found{highs[k][me], lows[k][me]};
+                join(found, squared[k][me], here, {highs[k][me + half], lows[k][me + half]}, squared[k][me + half],
+                     there, share);
+                highs[k][me] = found.high, lows[k][me] = found.low;
             }
-            counts[me] = mine + others;
+            counts[me] = here + there;
         }
     }
     if (me >= walk.across || !s.inside) return;
-    C* const part = parts + blockIdx.x * (2 * walk.channels + 1);
+    C* const part = parts + blockIdx.x * size_of_part(walk.channels, true);
 #pragma unroll
-    for (int k = 0; k < S::own; ++k) {
-        part[s.channel + k] = means[k][me];
-        part[walk.channels + s.channel + k] = deviations[k][me];
+    for (int k = 0; k < own; ++k) {
+        part[s.channel + k] = highs[k][me];
+        part[walk.channels + s.channel + k] = squared[k][me];
+        part[2 * walk.channels + 1 + s.channel + k] = lows[k][me];
     }
     if (s.channel == 0) part[2 * walk.channels] = counts[me];
+}
+
+template <class T, int V, bool Last>
+__global__ void __launch_bounds__(threads) statistics_part(Walk walk, const T* y, Compute<T>* parts) {
+    statistics_of<threads>(Steps<T, V, Last>(walk), Nothing(), y, parts);
 }
 
 // --- normalise, add, activate ----------------------------------------------------------------------------------------
@@ -261,17 +345,16 @@ __global__ void __launch_bounds__(threads) statistics_part(Walk walk, const T* y
 // either side of 0, and whether something is added. `any` asks as it goes.
 enum class Applies { linear, linear_added, any };
 
-template <class T, int V, bool Last, Applies A>
-__global__ void __launch_bounds__(threads) apply_all(Walk walk, Apply q) {
+// `root` comes as the variance.
+template <Applies A, class T, int V, bool Last, class K>
+__device__ __forceinline__ void apply_of(const Steps<T, V, Last>& s, const K& kept, const Apply& q,
+                                         Compute<T> (&centre)[Steps<T, V, Last>::own],
+                                         Compute<T> (&root)[Steps<T, V, Last>::own]) {
     using C = Compute<T>;
     using S = Steps<T, V, Last>;
-    S s(walk);
-    if (!s.inside) return;
-    C centre[S::own], root[S::own], gamma[S::own], beta[S::own];
+    C gamma[S::own], beta[S::own];
     const Channels& c = q.channels;
-    numbers_of<T>(c.mean, s.channel, 0, centre);
     numbers_of<T>(c.bias, s.channel, 0, beta);
-    numbers_of<T>(c.var, s.channel, 0, root);
     numbers_of<T>(c.gamma, s.channel, 1, gamma);
 #pragma unroll
     for (int k = 0; k < S::own; ++k) {
@@ -285,8 +368,8 @@ __global__ void __launch_bounds__(threads) apply_all(Walk walk, Apply q) {
     const bool flat = below == C(0);
     const auto take = [&](int64_t at, const Pack<T, V>& from, const Pack<T, V>& added) {
         C y[V], residual[V];
-        widen(from, y);
-        if (adds) widen(added, residual);
+        widen<T>(from, y);
+        if (adds) widen<T>(added, residual);
 #pragma unroll
         for (int v = 0; v < V; ++v) {
             const int k = Last ? v : 0;
@@ -300,25 +383,42 @@ __global__ void __launch_bounds__(threads) apply_all(Walk walk, Apply q) {
         }
         store<T, V>(q.out, at, y);
     };
+    const auto read = [&](int number, int64_t at) {
+        if constexpr (!std::is_same_v<K, Nothing>) {
+            if (kept.has(s.own_number(number))) return kept[s.own_number(number)];
+        }
+        return load<T, V>(q.y, at);
+    };
     constexpr int unroll = A == Applies::linear ? 4 : 2;
     const Pack<T, V> none = {};
-    int i = s.at;
-    for (; i + (unroll - 1) * int64_t(s.step) < walk.steps; i += unroll * s.step) {
+    int i = 0;
+    for (; i + unroll <= s.count; i += unroll) {
         Pack<T, V> y[unroll], residual[unroll];
         int64_t at[unroll];
 #pragma unroll
         for (int u = 0; u < unroll; ++u) {
-            at[u] = s.offset(i + u * s.step);
-            y[u] = load<T, V>(q.y, at[u]);
+            at[u] = s.offset(i + u);
+            y[u] = read(i + u, at[u]);
             residual[u] = adds ? load<T, V>(q.residual, at[u]) : none;
         }
 #pragma unroll
         for (int u = 0; u < unroll; ++u) take(at[u], y[u], residual[u]);
     }
-    for (; i < walk.steps; i += s.step) {
+    for (; i < s.count; ++i) {
         const int64_t at = s.offset(i);
-        take(at, load<T, V>(q.y, at), adds ? load<T, V>(q.residual, at) : none);
+        take(at, read(i, at), adds ? load<T, V>(q.residual, at) : none);
     }
+}
+
+template <class T, int V, bool Last, Applies A>
+__global__ void __launch_bounds__(threads) apply_all(Walk walk, Apply q) {
+    using S = Steps<T, V, Last>;
+    const S s(walk);
+    if (!s.inside) return;
+    Compute<T> centre[S::own], var[S::own];
+    numbers_of<T>(q.channels.mean, s.channel, 0, centre);
+    numbers_of<T>(q.channels.var, s.channel, 0, var);
+    apply_of<A>(s, Nothing(), q, centre, var);
 }
 
 // --- which of them ---------------------------------------------------------------------------------------------------

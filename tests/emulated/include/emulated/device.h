@@ -53,9 +53,13 @@ inline float flushed(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x)
 
 }  // namespace emulated
 
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline unsigned __float_as_uint(float x) { return emulated::bits<unsigned>(x); }
+inline void __stwb(uint4* to, uint4 value) { *to = value; }
 inline float __uint_as_float(unsigned x) { return emulated::bits<float>(x); }
 inline double __longlong_as_double(long long x) { return emulated::bits<double>(x); }
 inline double __hiloint2double(int high, int low) {

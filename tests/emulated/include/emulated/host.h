@@ -154,6 +154,18 @@ inline cudaError_t cudaLaunchKernel(const void* kernel, const dim3& grid, const 
     emulated::Machine::get().run(grid, block, shared, emulated::seed(), [&] { found.call(kernel, arguments); });
     return cudaSuccess;
 }
-inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**) {
-    return emulated::told(cudaErrorNotSupported);  // blocks that wait for each other run together
+// Blocks that wait for each other; in clusters they know each other's memory, which is not done here.
+inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments) {
+    const std::lock_guard<std::recursive_mutex> mine(emulated::turn());
+    const emulated::Kernel found = emulated::kernels()[kernel];
+    const dim3 grid = config->gridDim, block = config->blockDim;
+    const size_t threads = size_t(block.x) * block.y * block.z;
+    if (config->numAttrs != 1) return emulated::told(cudaErrorNotSupported);
+    if (found.call == nullptr) return emulated::told(cudaErrorInvalidDeviceFunction);
+    if (config->dynamicSmemBytes > size_t(found.shared)) return emulated::told(cudaErrorInvalidValue);
+    if (uint64_t(grid.x) * grid.y * grid.z * threads > 132 * 2048)
+        return emulated::told(cudaErrorCooperativeLaunchTooLarge);
+    emulated::Machine::get().run_together(grid, block, config->dynamicSmemBytes, emulated::seed(),
+                                          [&] { found.call(kernel, arguments); });
+    return cudaSuccess;
 }

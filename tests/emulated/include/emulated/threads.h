@@ -1,5 +1,6 @@
 // The threads of a block on one thread of the CPU: each has a stack of its own, and runs until it waits for others, at
-// a barrier or in its warp, or ends. Blocks run one after another.
+// a barrier or in its warp, or ends. Blocks run one after another; those of a launch whose blocks wait for each other
+// take turns between the barriers of all.
 #pragma once
 
 #include <setjmp.h>
@@ -34,7 +35,7 @@ constexpr size_t most_threads = 1024, stack_bytes = 128 << 10, page = 4096;
 constexpr size_t most_shared = 232448;
 
 // What threads wait in: the same place of the source for all that meet there.
-enum class Meets { nowhere, block, warp };
+enum class Meets { nowhere, block, warp, grid };
 struct Place {
     const char* what = "";
     int line = 0;
@@ -46,7 +47,6 @@ struct Place {
 
 struct Thread {
     jmp_buf state;
-    char* stack = nullptr;
     bool begun = false;  // its stack is in use: it goes on where it left off
     bool ended = false;
     Meets meets = Meets::nowhere;
@@ -77,6 +77,52 @@ class Order {
     bool drawn_;
 };
 
+// A block: its threads, who of them waits where, and what they share while another block has its turn.
+struct Block {
+    std::unique_ptr<Thread[]> threads = std::make_unique<Thread[]>(most_threads);
+    uint3 index{};
+    size_t count = 0, ended = 0, at_barrier = 0, at_grid = 0;
+    std::deque<size_t> ready;
+    std::array<int, most_threads / warpSize> gone{}, waiting{};  // of each warp: who has ended, and who waits in it
+    std::vector<std::pair<char*, size_t>> shared;
+    std::vector<char> kept;
+    char* stacks = nullptr;
+
+    Block() = default;
+    Block(const Block&) = delete;
+    ~Block() {
+        if (stacks != nullptr) munmap(stacks, most_threads * stack_bytes);
+    }
+    // One piece of memory for all, and no page between them that nobody may touch: a system lends only so many pieces.
+    char* stack(size_t number) {
+        if (stacks == nullptr) {
+            void* const memory = mmap(nullptr, most_threads * stack_bytes, PROT_READ | PROT_WRITE,
+                                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            if (memory == MAP_FAILED) std::abort();
+            stacks = static_cast<char*>(memory);
+        }
+        return stacks + number * stack_bytes;
+    }
+    void begin(size_t number, const dim3& grid, size_t threads_of_it) {
+        index = {unsigned(number % grid.x), unsigned(number / grid.x % grid.y), unsigned(number / grid.x / grid.y)};
+        count = threads_of_it, ended = at_barrier = at_grid = 0;
+        gone.fill(0), waiting.fill(0), ready.clear(), shared.clear(), kept.clear();
+        for (size_t i = 0; i < count; ++i) {
+            threads[i].ended = false, threads[i].meets = Meets::nowhere;
+            ready.push_back(i);
+        }
+    }
+    // What it shares, kept for its next turn, and laid there again.
+    void keep() {
+        kept.clear();
+        for (const auto& [memory, bytes] : shared) kept.insert(kept.end(), memory, memory + bytes);
+    }
+    void lay() const {
+        size_t from = 0;
+        for (const auto& [memory, bytes] : shared) std::memcpy(memory, kept.data() + from, bytes), from += bytes;
+    }
+};
+
 class Machine {
   public:
     static Machine& get() {
@@ -84,26 +130,48 @@ class Machine {
         return machine;
     }
 
-    // Runs the blocks of a grid. Raises what went wrong in a thread.
+    // Runs the blocks of a grid, one after another. Raises what went wrong in a thread.
     template <class Body>
     void run(const dim3& grid, const dim3& block, size_t shared, uint64_t seed, const Body& body) {
-        const auto call = [](const void* of) { (*static_cast<const Body*>(of))(); };
-        body_ = call, context_ = &body;
-        gridDim = grid, blockDim = block, order_ = Order(seed);
-        count_ = size_t(block.x) * block.y * block.z;
-        std::vector<uint64_t> blocks(uint64_t(grid.x) * grid.y * grid.z);
-        for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = i;
-        order_.shuffle(blocks);
-        for (const uint64_t number : blocks) {
-            blockIdx = {unsigned(number % grid.x), unsigned(number / grid.x % grid.y),
-                        unsigned(number / grid.x / grid.y)};
+        begin(grid, block, seed, body);
+        block_ = &own_;
+        for (const uint64_t number : numbers(grid)) {
+            block_->begin(number, grid, count_);
             std::memset(dynamic_shared(), 0xff, std::min(shared + page, most_shared + page));  // NaN, -1
-            shared_.clear();
             run_block();
-            for (size_t i = shared; i < shared + 64; ++i) {
-                if (dynamic_shared()[i] != char(0xff)) raise("wrote behind its dynamic shared memory");
+            look_behind(shared);
+        }
+    }
+    // Runs blocks that wait for each other: each until it waits for the others or ends.
+    template <class Body>
+    void run_together(const dim3& grid, const dim3& block, size_t shared, uint64_t seed, const Body& body) {
+        begin(grid, block, seed, body);
+        const std::vector<uint64_t> all = numbers(grid);
+        std::vector<std::unique_ptr<Block>> blocks;
+        for (const uint64_t number : all) {
+            blocks.push_back(std::make_unique<Block>());
+            blocks.back()->begin(number, grid, count_);
+            blocks.back()->shared.emplace_back(dynamic_shared(), shared + 64);
+            blocks.back()->kept.assign(shared + 64, char(0xff));  // NaN, -1
+        }
+        for (size_t waiting = 1; waiting > 0;) {
+            waiting = 0;
+            for (const auto& each : blocks) {
+                block_ = each.get();
+                block_->lay();
+                run_block();
+                look_behind(shared);
+                block_->keep();
+                waiting += block_->at_grid > 0;
+            }
+            if (waiting > 0 && waiting < blocks.size()) raise("ended while other blocks wait for it");
+            for (const auto& each : blocks) {
+                block_ = each.get();
+                block_->at_grid = 0;
+                for (size_t i = 0; waiting > 0 && i < count_; ++i) go_on(i);
             }
         }
+        block_ = &own_;
     }
 
     // What a block shares. What nobody has written there is NaN, or -1.
@@ -112,13 +180,15 @@ class Machine {
         return memory;
     }
     void share(void* memory, size_t bytes) {
-        if (std::find(shared_.begin(), shared_.end(), memory) != shared_.end()) return;
-        shared_.push_back(memory);
+        for (const auto& known : block_->shared) {
+            if (known.first == memory) return;
+        }
+        block_->shared.emplace_back(static_cast<char*>(memory), bytes);
         std::memset(memory, 0xff, bytes);
     }
 
     bool is_running() const { return current_ != nullptr; }
-    int lane() const { return int(size_t(current_ - &threads_[0]) % warpSize); }
+    int lane() const { return int(size_t(current_ - &block_->threads[0]) % warpSize); }
 
     // Waits until all who are to meet are there; gives the thread with what it has got.
     Thread& meet(Meets who, const Place& place, uint64_t given, int source = 0) {
@@ -139,17 +209,34 @@ class Machine {
     }
 
   private:
-    std::unique_ptr<Thread[]> threads_ = std::make_unique<Thread[]>(most_threads);
+    Block own_;  // of launches whose blocks run one after another
+    Block* block_ = &own_;
     Thread* current_ = nullptr;
     jmp_buf home_;
-    size_t count_ = 0, ended_ = 0, at_barrier_ = 0;
-    std::deque<size_t> ready_;
-    std::array<int, most_threads / warpSize> gone_, waiting_;  // of each warp: who has ended, and who waits in it
-    std::vector<void*> shared_;
+    size_t count_ = 0;
     Order order_{0};
     void (*body_)(const void*) = nullptr;
     const void* context_ = nullptr;
     std::string failed_;
+
+    void look_behind(size_t shared) {
+        for (size_t i = shared; i < shared + 64; ++i) {
+            if (dynamic_shared()[i] != char(0xff)) raise("wrote behind its dynamic shared memory");
+        }
+    }
+    template <class Body>
+    void begin(const dim3& grid, const dim3& block, uint64_t seed, const Body& body) {
+        const auto call = [](const void* of) { (*static_cast<const Body*>(of))(); };
+        body_ = call, context_ = &body;
+        gridDim = grid, blockDim = block, order_ = Order(seed);
+        count_ = size_t(block.x) * block.y * block.z;
+    }
+    std::vector<uint64_t> numbers(const dim3& grid) {
+        std::vector<uint64_t> all(uint64_t(grid.x) * grid.y * grid.z);
+        for (size_t i = 0; i < all.size(); ++i) all[i] = i;
+        order_.shuffle(all);
+        return all;
+    }
 
     static std::string spelled(const uint3& at) {
         return "(" + std::to_string(at.x) + ", " + std::to_string(at.y) + ", " + std::to_string(at.z) + ")";
@@ -158,8 +245,9 @@ class Machine {
         return std::string(place.what) + " in line " + std::to_string(place.line);
     }
     [[noreturn]] void raise(const std::string said) {
-        for (size_t i = 0; i < most_threads; ++i) threads_[i].begun = false;  // nobody goes on with what they left
-        current_ = nullptr;
+        for (size_t i = 0; i < most_threads; ++i)
+            block_->threads[i].begun = false;  // nobody goes on with what they left
+        block_ = &own_, current_ = nullptr;
         failed_.clear();
         throw std::runtime_error("emulated kernel, block " + spelled(blockIdx) + ": " + said);
     }
@@ -173,14 +261,10 @@ class Machine {
         if (_setjmp(home_) != 0) return;
         if (thread.begun) _longjmp(thread.state, 1);
         thread.begun = true;
-        if (thread.stack == nullptr) {
-            void* const memory = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-            if (memory == MAP_FAILED || mprotect(memory, page, PROT_NONE) != 0) std::abort();
-            thread.stack = static_cast<char*>(memory);
-        }
         ucontext_t start;
         getcontext(&start);
-        start.uc_stack.ss_sp = thread.stack + page, start.uc_stack.ss_size = stack_bytes - page;
+        start.uc_stack.ss_sp = block_->stack(size_t(&thread - &block_->threads[0]));
+        start.uc_stack.ss_size = stack_bytes;
         start.uc_link = nullptr;
         makecontext(&start, live, 0);
         setcontext(&start);
@@ -197,42 +281,41 @@ class Machine {
         }
     }
 
+    // Until all its threads have ended, or wait for other blocks.
     void run_block() {
-        ended_ = at_barrier_ = 0;
-        gone_.fill(0), waiting_.fill(0);
-        ready_.clear();
-        for (size_t i = 0; i < count_; ++i) {
-            threads_[i].ended = false, threads_[i].meets = Meets::nowhere;
-            ready_.push_back(i);
-        }
-        while (ended_ < count_) {
-            if (ready_.empty()) raise(stuck());
-            std::swap(ready_.front(), ready_[order_.draw(ready_.size())]);
-            const size_t number = ready_.front();
-            ready_.pop_front();
-            Thread& thread = threads_[number];
+        Block& b = *block_;
+        blockIdx = b.index;
+        while (b.ended + b.at_grid < count_) {
+            if (b.ready.empty()) raise(stuck());
+            std::swap(b.ready.front(), b.ready[order_.draw(b.ready.size())]);
+            const size_t number = b.ready.front();
+            b.ready.pop_front();
+            Thread& thread = b.threads[number];
             current_ = &thread;
             threadIdx = {unsigned(number % blockDim.x), unsigned(number / blockDim.x % blockDim.y),
                          unsigned(number / blockDim.x / blockDim.y)};
             enter(thread);
             if (!failed_.empty()) raise(failed_);
-            ended_ += thread.ended, at_barrier_ += thread.meets == Meets::block;
-            if (at_barrier_ > 0 && at_barrier_ + ended_ == count_) open_barrier();
+            b.ended += thread.ended, b.at_barrier += thread.meets == Meets::block;
+            b.at_grid += thread.meets == Meets::grid;
+            if (b.at_barrier > 0 && b.at_barrier + b.ended == count_) open_barrier();
             const size_t warp = number / warpSize;
-            gone_[warp] += thread.ended, waiting_[warp] += thread.meets == Meets::warp;
+            b.gone[warp] += thread.ended, b.waiting[warp] += thread.meets == Meets::warp;
             if (thread.meets == Meets::warp) look_at_warp(warp, thread.place);
-            for (size_t i = warp * warpSize; thread.ended && waiting_[warp] > 0 && i < end_of(warp); ++i) {
-                if (threads_[i].meets == Meets::warp) look_at_warp(warp, threads_[i].place);
+            for (size_t i = warp * warpSize; thread.ended && b.waiting[warp] > 0 && i < end_of(warp); ++i) {
+                if (b.threads[i].meets == Meets::warp) look_at_warp(warp, b.threads[i].place);
             }
         }
         current_ = nullptr;
+        if (b.at_grid > 0 && b.ended > 0)
+            raise(std::to_string(b.ended) + " of its threads ended without the grid's barrier");
     }
 
     size_t end_of(size_t warp) const { return std::min((warp + 1) * warpSize, count_); }
 
     void go_on(size_t number) {
-        threads_[number].meets = Meets::nowhere;
-        ready_.push_back(number);
+        block_->threads[number].meets = Meets::nowhere;
+        block_->ready.push_back(number);
     }
 
     // A barrier counts for how many threads the condition holds.
@@ -240,30 +323,31 @@ class Machine {
         uint64_t holds = 0;
         const Place* place = nullptr;
         for (size_t i = 0; i < count_; ++i) {
-            if (threads_[i].ended) continue;
-            if (place == nullptr) place = &threads_[i].place;
-            if (!(*place == threads_[i].place))
-                raise("its threads meet in " + spelled(*place) + " and in " + spelled(threads_[i].place));
-            holds += threads_[i].given != 0;
+            if (block_->threads[i].ended) continue;
+            if (place == nullptr) place = &block_->threads[i].place;
+            if (!(*place == block_->threads[i].place))
+                raise("its threads meet in " + spelled(*place) + " and in " + spelled(block_->threads[i].place));
+            holds += block_->threads[i].given != 0;
         }
-        if (ended_ > 0) raise(std::to_string(ended_) + " of its threads ended without " + spelled(*place));
+        if (block_->ended > 0)
+            raise(std::to_string(block_->ended) + " of its threads ended without " + spelled(*place));
         for (size_t i = 0; i < count_; ++i) {
-            if (threads_[i].ended) continue;
-            threads_[i].taken = holds, threads_[i].source = int(at_barrier_);
+            if (block_->threads[i].ended) continue;
+            block_->threads[i].taken = holds, block_->threads[i].source = int(block_->at_barrier);
             go_on(i);
         }
-        at_barrier_ = 0;
+        block_->at_barrier = 0;
     }
 
     // Lets the lanes of a mask go on, if all of them that have not ended are there.
     void look_at_warp(size_t warp, const Place place) {
         const int lanes = int(end_of(warp) - warp * warpSize);
-        if (place.mask == ~0u && waiting_[warp] + gone_[warp] < lanes) return;
+        if (place.mask == ~0u && block_->waiting[warp] + block_->gone[warp] < lanes) return;
         std::array<size_t, warpSize> all;
         size_t count = 0;
         uint64_t ballot = 0;
         for (size_t i = warp * warpSize; i < end_of(warp); ++i) {
-            const Thread& thread = threads_[i];
+            const Thread& thread = block_->threads[i];
             if (!(place.mask >> i % warpSize & 1) || thread.ended) continue;
             if (thread.meets != Meets::warp || thread.place.mask != place.mask) return;
             if (!(thread.place == place))
@@ -273,16 +357,16 @@ class Machine {
         }
         const bool moves = !std::strncmp(place.what, "__shfl", 6);
         for (size_t k = 0; k < count; ++k) {
-            Thread& thread = threads_[all[k]];
+            Thread& thread = block_->threads[all[k]];
             const size_t from = warp * warpSize + size_t(thread.source);
             thread.taken = ballot;
             if (!moves) continue;
-            if (from >= end_of(warp) || threads_[from].ended || !(place.mask >> thread.source & 1))
+            if (from >= end_of(warp) || block_->threads[from].ended || !(place.mask >> thread.source & 1))
                 raise("lane " + std::to_string(all[k] % warpSize) + " reads in " + spelled(place) + " from lane " +
                       std::to_string(thread.source) + ", which is not there");
-            thread.taken = threads_[from].given;
+            thread.taken = block_->threads[from].given;
         }
-        waiting_[warp] -= int(count);
+        block_->waiting[warp] -= int(count);
         for (size_t k = 0; k < count; ++k) go_on(all[k]);
     }
 
@@ -290,14 +374,14 @@ class Machine {
         std::string said = "its threads wait for each other for ever";
         std::vector<std::pair<std::string, size_t>> places;
         for (size_t i = 0; i < count_; ++i) {
-            if (threads_[i].ended) continue;
-            const std::string here = spelled(threads_[i].place);
+            if (block_->threads[i].ended) continue;
+            const std::string here = spelled(block_->threads[i].place);
             if (places.empty() || places.back().first != here) places.emplace_back(here, 0);
             ++places.back().second;
         }
         for (size_t i = 0; i < std::min<size_t>(places.size(), 4); ++i)
             said += ", " + std::to_string(places[i].second) + " in " + places[i].first;
-        return said + "; " + std::to_string(ended_) + " of " + std::to_string(count_) + " have ended";
+        return said + "; " + std::to_string(block_->ended) + " of " + std::to_string(count_) + " have ended";
     }
 };
 
