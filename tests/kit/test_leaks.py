@@ -108,3 +108,37 @@ def test_a_process_ends_cleanly(order: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
     assert (done.returncode, done.stdout) == (0, "ends\n"), done.stderr
+
+
+HELD = """
+import gc, weakref
+import torch, opwright as ow
+
+def held(function, *tensors):
+    for _ in range(3):  # the first calls keep more
+        torch.autograd.grad(function(*tensors).sum(), tensors[0])
+    inside = tensors[0] * 2  # which nobody else holds
+    watched = weakref.ref(inside)
+    out = function(inside, *tensors[1:])
+    node = type("Mark", (), {})()
+    out.grad_fn.metadata["mark"], node = node, weakref.ref(node)
+    out.sum().backward()
+    del inside, out
+    return [name for name, ref in (("its input", watched), ("its node", node)) if ref() is not None]
+
+gc.disable()
+x, weight = torch.randn(2, 3, requires_grad=True), torch.randn(4, 3)
+calls = {
+    "cube": (ow.cube, x), "sigmoid": (ow.sigmoid, x), "linear": (ow.linear, x, weight),
+    "cell": (lambda x, *rest: ow.lltm_cell(x, *rest)[0], x, torch.randn(12, 7), torch.randn(12), *torch.randn(2, 2, 4)),
+}
+found = {name: held(*call) for name, call in calls.items()}
+assert not any(found.values()), found
+"""
+
+
+@pytest.mark.parametrize("native", ["1", "0"], ids=["recorded in C++", "recorded in Python"])
+def test_what_a_call_keeps_goes_with_it_and_waits_for_no_collection(native: str) -> None:
+    environment = {**os.environ, "OPWRIGHT_NATIVE": native} if native == "0" else dict(os.environ)
+    done = subprocess.run([sys.executable, "-c", HELD], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -210,13 +210,6 @@ def _save(
         return
     kept: list[Tensor] = []
     plan: dict[str, Any] = {}
-
-    def keep(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            kept.append(value)
-            return _Slot(len(kept) - 1)
-        return [keep(v) for v in value] if isinstance(value, (list, tuple)) else value
-
     requiring = {
         p.name for p in op.signature.differentiable_inputs if any(t.requires_grad for t in tensors(values[p.name]))
     }
@@ -225,7 +218,7 @@ def _save(
         if name in rung.when and not values[rung.when[name]]:
             return None
         read = whole or name not in rung.needs or bool(rung.needs[name] & requiring)
-        return keep(value) if read or not isinstance(value, Tensor) else unread(value)
+        return _kept_in(kept, value) if read or not isinstance(value, Tensor) else unread(value)
 
     for name in rung.inputs:
         value = values[name]
@@ -241,17 +234,28 @@ def _save(
     ctx.values = {p.name: [_Shape.of(t) for t in tensors(values[p.name])] for p in op.signature.differentiable_inputs}
 
 
+# Functions of their own: one inside another that calls itself is a cycle, which would hold these tensors until somebody
+# collects it.
+def _kept_in(kept: list[Tensor], value: Any) -> Any:
+    """A value with a slot in place of each tensor, which is kept."""
+    if isinstance(value, Tensor):
+        kept.append(value)
+        return _Slot(len(kept) - 1)
+    return [_kept_in(kept, v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def _filled(kept: Sequence[Tensor], value: Any) -> Any:
+    """A value with the tensors that were kept in their slots' places."""
+    if isinstance(value, _Slot):
+        return kept[value.index]
+    if isinstance(value, objects.Seen):
+        return value.as_it_was()
+    return [_filled(kept, v) for v in value] if isinstance(value, list) else value
+
+
 def _restore(ctx: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     kept = ctx.saved_tensors
-
-    def fill(value: Any) -> Any:
-        if isinstance(value, _Slot):
-            return kept[value.index]
-        if isinstance(value, objects.Seen):
-            return value.as_it_was()
-        return [fill(v) for v in value] if isinstance(value, list) else value
-
-    return {name: fill(value) for name, value in ctx.plan.items()}, ctx.values
+    return {name: _filled(kept, value) for name, value in ctx.plan.items()}, ctx.values
 
 
 class _Slot:
