@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -99,3 +100,40 @@ def test_the_tutorials_extension_for_cuda_holds_but_for_its_second_derivative() 
     report = ow.check(lltm_step, device="cuda", only=["forward", "gradients", "adopted"])
     assert {f.property for f in report.failures} == {"adopted"}, f"{report}"
     assert "its own" in report.failures[0].message
+
+
+class Tripled(torch.autograd.Function):
+    ran: ClassVar[list[str]] = []
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Any:
+        ctx.save_for_backward(x, w)
+        return x * w * 3
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        Tripled.ran.append("function")
+        x, w = ctx.saved_tensors
+        return grad * w * 3, grad * x * 3
+
+
+def back(grad: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    Tripled.ran.append("pair")
+    return grad * w * 3, grad * x * 3
+
+
+def test_what_is_adopted_runs_its_own_backward_here_too() -> None:
+    def tripled(x: Tensor, w: Tensor) -> Tensor:
+        return x * w * 3
+
+    x, w = (torch.randn(5, device="cuda", requires_grad=True) for _ in range(2))
+    ways = {
+        "function": ow.adopt(Tripled, reference=tripled, name="tripled_function"),
+        "pair": ow.adopt(lambda x, w: x * w * 3, backward=back, reference=tripled, name="tripled_pair"),
+    }
+    for name, op in ways.items():
+        Tripled.ran.clear()
+        for _ in range(2):
+            got = torch.autograd.grad(op(x, w).sum(), (x, w))
+            torch.testing.assert_close(got, (w * 3, x * 3))
+        assert Tripled.ran == [name, name]

@@ -155,6 +155,17 @@ def test_what_the_reference_rejects_is_rejected_outside_of_the_domain() -> None:
         op(torch.ones(2, 2), W)
 
 
+@pytest.mark.parametrize("layout", ["any", "contiguous"])
+def test_a_backward_takes_tensors_of_any_device_beside_what_is_kept_on_the_cpu(layout: Any) -> None:
+    """It stood in the way on a GPU, where the reference's gradient ran then, without a word."""
+    op = of_pair(f"adopted_elsewhere_{layout}", domain=ow.Domain(dtypes=ow.FLOATING, layout=layout, broadcast=True))
+    there = {n: torch.ones(3, device="meta") for n in op.backward.signature.names if n.startswith(("grad", "x", "w"))}
+    arguments = {**there, adopted.KEPT: adopted.nothing()}
+    (kernel,) = [k for k in op.backward.kernels if k.device == "cuda"]
+    assert kernel.domain.refuses(arguments) is None
+    assert "is on" in str(kernel.domain.refuses({**arguments, "w": torch.ones(3)}))
+
+
 def test_what_is_kept_lives_as_long_as_its_gradient_may_be_wanted() -> None:
     op = of_function()
     gc.collect()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,14 @@ from opwright.kit.spec.operator import Formula, Spec
 from opwright.kit.spec.schema import Signature
 
 DOMAIN = Domain(dtypes=FLOATING)
+
+
+class _BesideKept(Domain):
+    """The calls that a backward takes. The tensor that stands for what was kept is no part of them: it is on the CPU,
+    wherever the others are."""
+
+    def refuses(self, arguments: Mapping[str, Any]) -> str | None:
+        return super().refuses({name: value for name, value in arguments.items() if name != KEPT})
 
 
 def adopt(
@@ -277,7 +285,7 @@ def _bind(
 
     saving.__name__ = label
     backward.__name__ = f"{label}'s backward"
-    above = replace(domain, types={**domain.types, KEPT: (torch.int64,)})
+    above = _BesideKept(**{f.name: getattr(domain, f.name) for f in fields(domain) if f.init})
     for kind in kinds:
         made.saving_form.kernel(kind, domain)(saving)
         made.backward.kernel(kind, above)(backward)
