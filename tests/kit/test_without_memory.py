@@ -51,6 +51,44 @@ def test_it_is_pytorchs_own_error_and_the_reference_is_not_asked(name: str) -> N
     assert op(torch.ones(3)).tolist() == [2.0] * 3
 
 
+UNTOLD = """
+#include <opwright/kernel.h>
+Tensor untold_cpu(const Tensor& x) {
+    check(x.numel() < 4, "aten::mm failed");
+    return map([](float v) { return 2 * v; }, x);
+}
+OPWRIGHT_KERNEL(untold, CPU, untold_cpu);
+"""
+
+
+@pytest.mark.parametrize("name", ["untold", "untold_in_python"])
+def test_what_a_kernel_is_not_told_the_reference_says(name: str) -> None:
+    """Before torch 2.13 a kernel learns that an operator of PyTorch's raised, and not what."""
+
+    @ow.op(name=name)
+    def op(x: Tensor) -> Tensor:
+        if x.numel() > 5 and type(x) is Tensor:  # as it meets real tensors alone
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return 2 * x
+
+    if name == "untold":
+        op.kernel_source("cpu", UNTOLD, ow.Domain(dtypes=(torch.float32,), layout="contiguous"))
+    else:
+
+        @op.kernel("cpu")
+        def _(x: Tensor) -> Tensor:
+            if x.numel() >= 4:
+                raise RuntimeError("aten::mm failed")
+            return 2 * x
+
+    assert op(torch.ones(3)).tolist() == [2.0] * 3
+    for x in (torch.ones(6), torch.ones(6, requires_grad=True)):
+        with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate"):
+            op(x)
+    with pytest.raises(RuntimeError, match="aten::mm failed"):  # where it has nothing to say, the kernel still failed
+        op(torch.ones(5))
+
+
 LONG = """
 import resource, time
 import torch

@@ -131,7 +131,8 @@ def kernel(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
         # Not after an error of CUDA's, behind which the reference would see that error alone.
         known = any(text in said for text in ("(cudaError", "CUDA out of memory", "is there memory for it?"))
         if not known and not any(p.mutated for p in op.signature.parameters):
-            op.run_rejecting(*args, **kwargs)  # which may say better what is wrong, as router.cpp has it
+            # Who may say better what is wrong, as router.cpp has it.
+            _ = reference(op, args, kwargs) if said.endswith(" failed") else op.run_rejecting(*args, **kwargs)
         raise
     for t in (t for p in op.signature.parameters if p.mutated for t in tensors(values[p.name])):
         if not t.is_inference():  # a kernel may write raw memory, which nobody counts; autograd must notice
