@@ -69,3 +69,48 @@ def test_what_is_wrong_does_not_pass_on_a_gpu(candidate: Any, like: Any, cls: se
     report = ow.check(candidate, like=like, samples=SAMPLES, device="cuda")
     assert report.verdict is not None, report
     assert report.verdict.cls in cls
+
+
+LAUNCHERS = "tests.cuda.launchers"
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", ["right", "tuned", "by_product", "compiled"])
+def test_launchers_that_are_right_pass_and_are_watched(name: str) -> None:
+    options: Any = {"keep": ["sizes", "layouts", "values"], "timeout": 200.0} if name == "compiled" else {}
+    report = ow.check(f"{LAUNCHERS}:{name}", like=double, samples=SAMPLES, device="cuda", **options)
+    assert report.passed, report
+    assert not [note for note in report.notes if "was not looked for" in note], report
+
+
+@needs_gpu
+def test_a_graph_that_is_captured_inside_is_no_mistake() -> None:
+    options: Any = {"only": ["forward", "memory"], "keep": ["sizes", "layouts"]}
+    report = ow.check(f"{LAUNCHERS}:captured", like=double, samples=SAMPLES, device="cuda", **options)
+    assert report.passed, report
+    assert [note for note in report.notes if "was not looked for" in note], report
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    ("name", "cls", "message"),
+    [
+        ("whole_blocks", "out of bounds", "past the end of its result"),
+        ("one_past", "out of bounds", "past the end of its result"),
+        ("past_temporary", "out of bounds", "past the end of memory that it allocated"),
+        ("unwritten", "nondeterministic", "not initialised"),
+    ],
+)
+def test_what_a_launcher_writes_beside_its_results_is_found(name: str, cls: str, message: str) -> None:
+    report = ow.check(f"{LAUNCHERS}:{name}", like=double, samples=SAMPLES, device="cuda", only=["memory"])
+    assert report.verdict is not None, report
+    assert report.verdict.cls == cls
+    assert message in report.verdict.message
+    assert report.notes == []
+
+
+@needs_gpu
+def test_a_launcher_that_writes_past_its_result_fails_the_whole_check() -> None:
+    report = ow.check(f"{LAUNCHERS}:whole_blocks", like=double, samples=SAMPLES, device="cuda")
+    assert report.verdict is not None, report
+    assert report.verdict.cls == "out of bounds"

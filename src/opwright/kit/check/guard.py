@@ -38,15 +38,11 @@ class Guard:
     device = ""
 
     def __init__(self) -> None:
+        self.path = _built(self.device)
         try:
-            plan = partial(own.guard, self.device)
-            entry = own.built(plan().name, plan) or (None if forbidden() else compile.build(plan()))
-            if entry is None:
-                raise NoGuard("its guard is not built and OPWRIGHT_BUILD=0 forbids building")
-            self.path = entry.to_load()
             self.library = ctypes.CDLL(self.path)
-        except (Unavailable, Refused, BuildError, OSError) as e:
-            raise NoGuard(f"its guard cannot be built here: {str(e).splitlines()[0]}") from None
+        except OSError as e:
+            raise _unfit(e) from None
         self.library.opwright_guard_start.argtypes = [ctypes.c_uint8, ctypes.c_uint8]
 
     @contextlib.contextmanager
@@ -72,6 +68,22 @@ class Guard:
         room = (ctypes.c_int64 * (3 * MOST))()
         count = int(function(room, MOST))
         return [BadWrite(*room[3 * i : 3 * i + 3]) for i in range(count)]
+
+
+def _built(device: str) -> str:
+    """The file of a device's guard, built if need be. NoGuard: it cannot be."""
+    try:
+        plan = partial(own.guard, device)
+        entry = own.built(plan().name, plan) or (None if forbidden() else compile.build(plan()))
+        if entry is None:
+            raise NoGuard("its guard is not built and OPWRIGHT_BUILD=0 forbids building")
+        return entry.to_load()
+    except (Unavailable, Refused, BuildError, OSError) as e:
+        raise _unfit(e) from None
+
+
+def _unfit(e: Exception) -> NoGuard:
+    return NoGuard(f"its guard cannot be built here: {str(e).splitlines()[0]}")
 
 
 class CpuGuard(Guard):
@@ -112,6 +124,10 @@ class CudaGuard(Guard):
     def _stop(self) -> None:
         pass
 
+    def limit(self, size: int) -> None:
+        """No more than so many bytes at a time from now on."""
+        self.library.opwright_guard_limit(ctypes.c_uint64(size))
+
     def outside(self) -> list[BadWrite]:
         torch.cuda.synchronize()
         return super().outside()
@@ -133,6 +149,16 @@ def on_cuda() -> CudaGuard | str:
         return CudaGuard()
     except NoGuard as e:
         return str(e)
+
+
+def missing(device: str) -> str | None:
+    """Why there is no guard of a kind of device, once it was built if need be; None where there is one. Nothing is at
+    work yet: that of a GPU would be for good."""
+    try:
+        _built(device)
+    except NoGuard as e:
+        return str(e)
+    return None
 
 
 def unavailable() -> str | None:

@@ -36,6 +36,8 @@ def answer(request: dict[str, Any], say: Say) -> dict[str, Any]:
         return {**(_seat.load(request) if "load" in request else _seat.answer(request)), "ticket": request["ticket"]}
     except Missing as e:
         return {"missing": str(e), "ticket": request["ticket"]}
+    except guard.NoGuard as e:
+        return {"unwatched": str(e), "ticket": request["ticket"]}
     except BaseException as e:  # also one that would end the process: it is the candidate's
         return {"raised": [type(e).__name__, str(e)[:2000]], "ticket": request["ticket"]}
 
@@ -51,18 +53,22 @@ class Seat:
         self._aliases: list[int] = []
         self._within: list[int] = []
         self._form: Any = None
-        self._guard: guard.CpuGuard | str = ""
+        self._places: list[int] = []
+        self._guard: guard.Guard | None = None
 
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Set limits and import the candidate, last of all: what it then changes here concerns itself alone."""
+        """Watch over memory, set limits and import the candidate, last of all: what it then changes here concerns
+        itself alone."""
         self._path, self._out, self._device = request["arena"], request["out"], request["device"]
-        self._guard = guard.on_cpu() if self._device == "cpu" else ""
+        self._guard = _guard(self._device, request["watched"])
         self._view, self._arguments = view, _Arguments
+        if request["waits"]:
+            os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
         if self._device == "cpu":
             _limit(request["memory"])
+        elif isinstance(self._guard, guard.CudaGuard):
+            self._guard.limit(request["memory"])
         else:
-            if request["waits"]:
-                os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
             index = torch.device(self._device).index or 0  # torch 2.11 takes no device without one here
             total = torch.cuda.get_device_properties(index).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, request["memory"] / total), index)
@@ -124,7 +130,9 @@ class Seat:
             if watching is not None:
                 outside = [[b.address, b.size, b.offset] for b in watching.outside()]
         self._hand_back(request["room"])
-        return found, [[_index(results, address), size, offset] for address, size, offset in outside]
+        # Results have been copied by now, and what is told is where they were.
+        places = [self._places.index(at) if at in self._places else -1 for at, _, _ in outside]
+        return found, [[which, size, offset] for which, (_, size, offset) in zip(places, outside, strict=True)]
 
     def _call(self, args: Any, kwargs: Any, mine: list[Tensor], recorded: bool) -> list[Any]:
         with torch.enable_grad() if recorded else torch.no_grad():
@@ -132,6 +140,7 @@ class Seat:
         results, self._form = flat(out), form(out)
         self._aliases = [next((i for i, t in enumerate(mine) if _is_same(r, t)), -1) for r in results]
         self._within = [next((i for i, t in enumerate(mine) if lies_in(r, t)), -1) for r in results]
+        self._places = [_place(r) for r in results]
         # On the stream that a caller would go on with: who computed on another must have waited for it.
         return [r.clone() if isinstance(r, Tensor) and r.is_cuda and not recorded else r for r in results]
 
@@ -179,8 +188,8 @@ class Seat:
         return list(found)
 
     @contextlib.contextmanager
-    def _filled(self, fill: list[int] | None) -> Iterator[guard.CpuGuard | None]:
-        if fill is None or isinstance(self._guard, str):
+    def _filled(self, fill: list[int] | None) -> Iterator[guard.Guard | None]:
+        if fill is None or self._guard is None:
             yield None
             return
         with self._guard.filling(*fill):
@@ -266,12 +275,12 @@ def _own(r: Any) -> Any:
     return r.detach().clone() if isinstance(r, Tensor) else r
 
 
-def _index(results: list[Any], address: int) -> int:
-    """Which result lies in a block of memory; -1: none."""
-    for i, r in enumerate(results):
-        if isinstance(r, Tensor) and r.layout == torch.strided and r.untyped_storage().data_ptr() == address:
-            return i
-    return -1
+def _place(r: Any) -> int:
+    """The address of the block of memory that a result lies in; 0: it has none, or says none."""
+    try:
+        return int(r.untyped_storage().data_ptr()) if isinstance(r, Tensor) and r.layout == torch.strided else 0
+    except RuntimeError:
+        return 0
 
 
 def _write(r: Any, file: Any) -> dict[str, Any] | None:
@@ -286,6 +295,19 @@ def _write(r: Any, file: Any) -> dict[str, Any] | None:
     told = {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape), "at": file.tell(), "size": size}
     file.write(ctypes.string_at(t.data_ptr(), size) if size else b"")
     return told if plain else {**told, "type": type(r).__name__}
+
+
+def _guard(device: str, watched: bool) -> guard.Guard | None:
+    """What watches over memory here. On a GPU that is nothing where it was not asked for: there it cannot be put to
+    rest, and its process can do less."""
+    if not watched and device != "cpu":
+        return None
+    found = guard.on_cpu() if device == "cpu" else guard.on_cuda()
+    if isinstance(found, guard.Guard):
+        return found
+    if watched:
+        raise guard.NoGuard(found)
+    return None
 
 
 def _limit(memory: int) -> None:

@@ -13,8 +13,9 @@ from opwright.kit.check import bounds, failures, sizes
 from opwright.kit.check.calls import accepted, attempt, in_range, reference_of
 from opwright.kit.check.cases import Case, describe
 from opwright.kit.check.judge import trials
+from opwright.kit.check.judge.process import Charge
 from opwright.kit.check.judge.shrink import Shrink
-from opwright.kit.check.judge.stand import Charge, Own, Stand
+from opwright.kit.check.judge.stand import APART, Own, Stand
 from opwright.kit.check.judge.task import Task
 from opwright.kit.check.judge.verdict import Class, Verdict, described, written_out
 from opwright.kit.check.properties.determinism import differs
@@ -87,6 +88,7 @@ class Court:
             for result in known.values():
                 if self.verdict is None and (first or result.cases):
                     self._try(result, end if not first else None)
+            self._tell_of_the_unwatched()
             self.task, first = replace(self.task, seed=self.task.seed + 1, _memo={}), False
         if self.verdict is not None:
             self.results = [r for r in self.results if r.cases or r.failures]
@@ -164,6 +166,11 @@ class Court:
     def _is_empty(sample: Sample | None) -> bool:
         values = () if sample is None else (*sample.args, *sample.kwargs.values())
         return any(t.numel() == 0 for v in values for t in tensors(v))
+
+    def _tell_of_the_unwatched(self) -> None:
+        """On the CPU a property is left out where there is no guard, and says so itself."""
+        if self.stand.device in APART and self.stand.unwatched is not None and "memory" in self._wanted:
+            self._note(f"what is written beside its results was not looked for: {self.stand.unwatched}")
 
     def _note(self, text: str) -> None:
         if text not in self.notes:

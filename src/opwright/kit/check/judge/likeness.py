@@ -12,7 +12,8 @@ from torch import Tensor
 
 from opwright.kit.check.judge.arena import lies_in
 from opwright.kit.check.judge.child import flat, form
-from opwright.kit.check.judge.stand import Answer, Charge, Own, Raised, Stand
+from opwright.kit.check.judge.process import Charge
+from opwright.kit.check.judge.stand import Answer, Own, Raised, Stand
 from opwright.kit.spec.samples import Sample
 from opwright.kit.spec.schema import Output, Parameter, Signature
 from opwright.kit.spec.values import tensors

@@ -64,9 +64,10 @@ def judge(
             candidate=candidate,
         )  # fmt: skip
         task.thorough = thorough is not None
-        if kind == "cpu":
-            guard.unavailable()  # built here, where nothing limits it
         stand = Stand(way_of(candidate), device, timeout, int(memory * 2**30))
+        unbuilt = guard.missing(kind)  # or it is now: here, where nothing limits it
+        if unbuilt is not None:
+            stand.leave_unwatched(unbuilt)
         cast(Likeness, task.op).stand = stand
         court = Court(task, stand, label(candidate), only or trials.NAMES, case, gradients, progress)
         named = isinstance(candidate, str) and isinstance(like, str)

@@ -1,44 +1,34 @@
-"""The judge's side of the candidate's process: calls it, with limits of time and memory, and survives it."""
+"""The judge's side of the candidate's processes: calls it, with limits of time and memory, and survives it."""
 
 from __future__ import annotations
 
-import atexit
 import base64
 import contextlib
 import io
 import math
 import os
 import pickle
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from opwright.kit.check.calls import first_line
-from opwright.kit.check.guard import BadWrite
+from opwright.kit.check.guard import BadWrite, NoGuard
 from opwright.kit.check.judge.arena import Arena, Shared, Spot, dtype_of, view
 from opwright.kit.check.judge.named import Missing, Way
-from opwright.kit.check.pool import INSIDE
+from opwright.kit.check.judge.process import Charge, Process
 from opwright.kit.spec.samples import Sample
 from opwright.kit.truth.oracle import Results
-from opwright.kit.workers.forkserver import ForkServer
-from opwright.kit.workers.worker import Died, Worker
 
-LOADING = 300.0
-"""Seconds that importing the candidate may take, at least: some compile."""
+APART = ("cuda",)
+"""Kinds of devices whose memory is watched from a process's first tensor on or never, so that it takes one of its own:
+much does not work in such memory, and all of it is slow."""
+SLOW = 20.0
+"""Seconds that a call may take there, at least."""
 FULL = ("can't allocate memory", "bad_alloc", "out of memory", "Cannot allocate memory")
-
-
-class Charge(BaseException):
-    """What a candidate did beside giving results. No Exception, which the properties take for the function's own."""
-
-    def __init__(self, cls: str, message: str) -> None:
-        super().__init__(message)
-        self.cls, self.message = cls, message
 
 
 class Own(BaseException):
@@ -77,20 +67,30 @@ class Packed:
 
 
 class Stand:
-    """A candidate in a process of its own, started when it is first called and again when it has died."""
+    """A candidate in a process of its own, started when it is first called and again when it has died. On a GPU it has
+    a second one for calls whose memory is watched."""
 
     device = "cpu"
     """Where the guard of memory watches, in the words of bounds.py."""
 
     def __init__(self, way: Way, on: str, timeout: float, memory: int) -> None:
-        self._way, self._on, self.timeout, self.memory = way, on, timeout, memory
+        self._on, self.timeout, self.memory = on, timeout, memory
         self.device = torch.device(on).type
-        self._worker = Worker(_server().start)
-        self._ready = False
         self._arena = Arena()
         self._out = Shared()
+        about: dict[str, Any] = {
+            "load": way,
+            "arena": self._arena.path,
+            "out": self._out.path,
+            "device": on,
+            "memory": memory,
+        }
+        self._plain = self._asked = Process(**about)
+        self._watched = Process(watched=True, **about) if self.device in APART else None
         self._fill: tuple[int, int] | None = None
         self._found: list[BadWrite] = []
+        self.unwatched: str | None = None
+        """Why what is written beside results is not looked for, where it is not."""
         self.raised = False
         """Whether the last call ended with an error."""
         self.last: Sample | None = None
@@ -99,32 +99,27 @@ class Stand:
         """Whether a new process waits for each kernel that it starts on a GPU."""
 
     def close(self) -> None:
-        """End the process."""
+        """End its processes."""
         self.renew()
+        if self._watched is not None:
+            self._watched.end()
         self._arena.close()
         self._out.close()
 
     def renew(self) -> None:
-        """The next call is the first of a new process."""
-        self._worker.stop()
-        self._ready = False
+        """The next call is the first of a new process. One in which memory is watched goes on: what is found there is
+        wrong after any other call."""
+        self._plain.end()
 
     def load(self) -> None:
         """Let the process import the candidate."""
-        if self._ready:
-            return
-        answer = self._ask(
-            max(LOADING, self.timeout), load=self._way, arena=self._arena.path, out=self._out.path, device=self._on,
-            memory=self.memory, waits=self.waits,
-        )  # fmt: skip
-        if "missing" in answer:
-            self.renew()
-            raise Missing(f"check: {answer['missing']}")
-        if "raised" in answer:
-            self.renew()
-            kind, message = answer["raised"]
-            raise Charge("crash", f"importing it raised {kind}: {message}")
-        self._ready = True
+        self._plain.load(self.timeout, waits=self.waits)
+
+    def leave_unwatched(self, why: str) -> None:
+        """Watch over no memory but the arguments' from now on."""
+        if self._watched is not None:
+            self._watched.end()
+        self._watched, self.unwatched = None, why
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -150,14 +145,14 @@ class Stand:
 
     def held(self) -> Results:
         """What the last call that was to be held has given, as it is now."""
-        return self._told(self._ask(self.timeout, again=True, threads=torch.get_num_threads()))[0].results
+        return self._told(self._asked.ask(self.timeout, again=True, threads=torch.get_num_threads()))[0].results
 
     def backward(self, incoming: Sequence[Tensor]) -> Results:
         """The gradients of the last recorded call."""
         spots = self._arena.put(incoming, after=self._arena.end)  # the graph still refers to the arguments
         room, threads = self._arena.room, torch.get_num_threads()
         before = self._arena.bytes[: self._arena.end].clone()
-        answer = self._ask(self.timeout, backward=spots, room=room, threads=threads)
+        answer = self._asked.ask(self.timeout, backward=spots, room=room, threads=threads)
         found = self._told(answer)[0].results
         for spot in spots:
             mine = slice(spot.begin, spot.begin + spot.size)
@@ -165,8 +160,20 @@ class Stand:
                 raise Charge("out of bounds", "its backward writes to the gradient that comes in")
         return found
 
-    def _call(
+    def _call(self, samples: Sequence[Sample], **how: Any) -> list[Answer]:
+        if self._fill is None or self._watched is None:
+            return self._called(self._plain, samples, **how)
+        try:
+            return self._called(self._watched, samples, **how)
+        except (Charge, Raised, NoGuard, Missing) as e:
+            # What is not written for such memory is no mistake. What is one shows in the usual process as well.
+            answers = self._called(self._plain, samples, **how)
+            self.leave_unwatched(_cause(e))
+            return answers
+
+    def _called(
         self,
+        process: Process,
         samples: Sequence[Sample],
         *,
         written: Sequence[Tensor] = (),
@@ -177,8 +184,8 @@ class Stand:
         together: bool = False,
         look: bool = False,
     ) -> list[Answer]:
-        self.load()
-        self.last = samples[0]
+        process.load(self.timeout, waits=self.waits and not process.watched)
+        self.last, self._asked = samples[0], process
         packed = [_pack(sample) for sample in samples]
         tensors = [t for p in packed for t in p.tensors]
         around = 0 if self._fill is None else self._fill[1]
@@ -191,8 +198,9 @@ class Stand:
             theirs = [i for i, t in enumerate(p.tensors) if any(t is w for w in written)]
             calls.append({"arguments": p.arguments, "spots": mine, "leaves": leaves, "written": theirs})
         before = self._arena.bytes[: self._arena.end].clone()
-        answer = self._ask(
-            self.timeout + seconds, calls=calls, room=self._arena.room, times=times, limit=seconds, hold=hold,
+        timeout = max(self.timeout, SLOW) if process.watched else self.timeout
+        answer = process.ask(
+            timeout + seconds, calls=calls, room=self._arena.room, times=times, limit=seconds, hold=hold,
             together=together, look=look, threads=torch.get_num_threads(), fill=self._fill,
         )  # fmt: skip
         answers = self._told(answer)
@@ -253,24 +261,6 @@ class Stand:
 
     # --- questions and answers --------------------------------------------------------------------------------------
 
-    def _ask(self, seconds: float, **request: Any) -> dict[str, Any]:
-        ticket = secrets.token_hex(8)  # so that what is written to the channel by others is not taken for an answer
-        try:
-            self._worker.ask(**request, ticket=ticket)
-            answer = self._worker.listen(seconds)
-            if not isinstance(answer, dict) or answer.get("ticket") != ticket:
-                raise ValueError
-        except Died as e:
-            self.renew()
-            if e.code is None:
-                what = "importing it took" if "load" in request else "it did not return within"
-                raise Charge("timeout", f"{what} {'more than ' * ('load' in request)}{seconds:g} s") from None
-            raise Charge("crash", str(e)) from None
-        except (ValueError, RecursionError):
-            self.renew()
-            raise Charge("cheats", "its process wrote to the judge by itself") from None
-        return answer
-
     def _told(self, answer: dict[str, Any]) -> list[Answer]:
         """The results of an answer; what the candidate raised is raised here."""
         self.raised = "raised" in answer
@@ -280,7 +270,7 @@ class Stand:
                 most = f"{self.memory / 2**30:.3g} GiB"
                 raise Charge("crash", f"it asked for more than {most} of memory: {kind}: {message[:200]}")
             if "CUDA error" in message or "CUDA driver error" in message:
-                self.renew()
+                self._asked.end()
                 raise Charge("crash", f"the GPU stopped: {first_line(Exception(message))}")
             raise type(kind, (Raised,), {})(message)
         try:
@@ -292,7 +282,7 @@ class Stand:
             changed = [str(what)[:80] for what in answer["changed"]]
             return [Answer(results, recorded, aliases, within, answer["form"], changed) for results in found]
         except (ValueError, TypeError, KeyError, RuntimeError, OverflowError):
-            self.renew()
+            self._asked.end()
             raise Charge("cheats", "its process handed out results that are none") from None
 
     def _read(self, file: Any, most: int, told: dict[str, Any] | None) -> Tensor | None:
@@ -334,8 +324,8 @@ def _pack(sample: Sample) -> Packed:
     return Packed(base64.b64encode(file.getvalue()).decode(), pickler.tensors)
 
 
-@lru_cache
-def _server() -> ForkServer:
-    server = ForkServer("opwright.kit.check.judge.child", {INSIDE: "1"})
-    atexit.register(server.stop)
-    return server
+def _cause(e: BaseException) -> str:
+    """Why a call did not go well where memory is watched."""
+    if isinstance(e, Charge):
+        return e.message
+    return f"it raised {type(e).__name__}: {first_line(e)}" if isinstance(e, Raised) else first_line(e)
