@@ -23,6 +23,9 @@ BROKEN_ON_CUDA = [
         "divergent_barrier", "sanitizer", "didn't terminate", "a warp's barrier with a mask that lacks its callers"
     ),
     _broken("int_overflow", "large", "is wrong from element", "numbers elements by 32-bit integers"),
+    _broken("unsigned_count", "large", "is wrong from element", "numbers elements by unsigned 32-bit integers"),
+    _broken("index_in_float", "large", "is wrong from element", "numbers elements by floats, which skip some"),
+    _broken("count_in_float", "large", "is wrong from element", "counts elements in a float, which ends at 2²⁴"),
     _broken("no_bounds_check", "bands", "bytes past the end of", "the last block writes past the end"),
     _broken("reads_past_end", "bands", "outside the arguments is read", "the last block reads past the end"),
     _broken("unwritten", "bands", "not initialised", "leaves elements as they were allocated"),

@@ -114,6 +114,56 @@ Tensor int_overflow(const Tensor& x) {
     return out;
 }
 
+__global__ void add_one_unsigned(const BFloat16* x, BFloat16* out, unsigned n) {
+    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+        out[i] = static_cast<BFloat16>(float(x[i]) + 1);
+    }
+}
+
+Tensor unsigned_count(const Tensor& x) {
+    Tensor out = like(x);
+    const auto n = static_cast<unsigned>(x.numel());
+    add_one_unsigned<<<1024, 256, 0, stream()>>>(data<const BFloat16>(x), data<BFloat16>(out), n);
+    launched();
+    return out;
+}
+
+__global__ void add_one_by_float(const float* x, float* out, float n) {
+    for (float i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+        out[static_cast<int64_t>(i)] = x[static_cast<int64_t>(i)] + 1;
+    }
+}
+
+Tensor index_in_float(const Tensor& x) {
+    Tensor out = like(x);
+    const auto n = static_cast<float>(x.numel());
+    add_one_by_float<<<1024, 256, 0, stream()>>>(data<const float>(x), data<float>(out), n);
+    launched();
+    return out;
+}
+
+__global__ void sum_and_count(const float* x, float* sum, int64_t n) {
+    float mine = 0;
+    for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < n; i += gridDim.x * int64_t(blockDim.x)) {
+        mine += x[i];
+        atomicAdd(sum + 1, 1.0f);
+    }
+    atomicAdd(sum, mine);
+}
+
+__global__ void divide(const float* sum, float* out) { *out = sum[0] / sum[1]; }
+
+Tensor count_in_float(const Tensor& x) {
+    Layout two;
+    two.dim = 1, two.size[0] = 2, two.stride[0] = 1;
+    Tensor sum = empty(two, dtype(x)), out = empty(Layout(), dtype(x));
+    ow_inner::cuda_check(cudaMemsetAsync(data<float>(sum), 0, 2 * sizeof(float), stream()), "clearing");
+    sum_and_count<<<1024, 256, 0, stream()>>>(data<const float>(x), data<float>(sum), x.numel());
+    divide<<<1, 1, 0, stream()>>>(data<const float>(sum), data<float>(out));
+    launched();
+    return out;
+}
+
 __global__ void add_one_in_eights(const float* x, float* out, int64_t n) {
     const int64_t i = blockIdx.x * int64_t(8) + threadIdx.x;
     out[i] = (i < n ? x[i] : 0) + 1;
@@ -277,6 +327,9 @@ OPWRIGHT_KERNEL(missing_sync, CUDA, missing_sync);
 OPWRIGHT_KERNEL(shared_race, CUDA, shared_race);
 OPWRIGHT_KERNEL(divergent_barrier, CUDA, divergent_barrier);
 OPWRIGHT_KERNEL(int_overflow, CUDA, int_overflow);
+OPWRIGHT_KERNEL(unsigned_count, CUDA, unsigned_count);
+OPWRIGHT_KERNEL(index_in_float, CUDA, index_in_float);
+OPWRIGHT_KERNEL(count_in_float, CUDA, count_in_float);
 OPWRIGHT_KERNEL(no_bounds_check, CUDA, no_bounds_check);
 OPWRIGHT_KERNEL(reads_past_end, CUDA, reads_past_end);
 OPWRIGHT_KERNEL(unwritten, CUDA, unwritten);

@@ -68,6 +68,24 @@ def int_overflow(x: Tensor) -> Tensor:
 
 
 @ow.op(namespace="broken_cuda")
+def unsigned_count(x: Tensor) -> Tensor:
+    """x + 1 with unsigned 32-bit indices."""
+    return x + 1
+
+
+@ow.op(namespace="broken_cuda")
+def index_in_float(x: Tensor) -> Tensor:
+    """x + 1 with indices in float."""
+    return x + 1
+
+
+@ow.op(namespace="broken_cuda")
+def count_in_float(x: Tensor) -> Tensor:
+    """The mean of all elements, which are counted in a float."""
+    return x.mean()
+
+
+@ow.op(namespace="broken_cuda")
 def no_bounds_check(x: Tensor) -> Tensor:
     """x + 1, written in stretches of eight."""
     return x + 1
@@ -146,13 +164,14 @@ for each in (missing_sync, half_sums):
 for each in (
     no_stream, own_stream, waits, shared_race, divergent_barrier, int_overflow, no_bounds_check, reads_past_end,
     unwritten, unchecked_launch, misaligned_vector, whole_blocks, grid_too_large, block_order, kept_sum, result_on_cpu,
-    device_zero,
+    device_zero, unsigned_count, index_in_float, count_in_float,
 ):  # fmt: skip
     each.samples(shapes)
 for each in (
     no_stream, own_stream, waits, missing_sync, shared_race, divergent_barrier, int_overflow, no_bounds_check,
     reads_past_end, unwritten, unchecked_launch, misaligned_vector, whole_blocks, grid_too_large, block_order, kept_sum,
-    result_on_cpu, device_zero,
+    result_on_cpu, device_zero, index_in_float, count_in_float,
 ):  # fmt: skip
     each.kernel_file("cuda.cu", SINGLES)
-half_sums.kernel_file("cuda.cu", HALVES)
+for each in (half_sums, unsigned_count):
+    each.kernel_file("cuda.cu", HALVES)
