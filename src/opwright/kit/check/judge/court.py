@@ -15,7 +15,7 @@ from opwright.kit.check.cases import Case, describe
 from opwright.kit.check.judge import trials
 from opwright.kit.check.judge.process import Charge
 from opwright.kit.check.judge.shrink import Shrink
-from opwright.kit.check.judge.stand import APART, Own, Stand
+from opwright.kit.check.judge.stand import Own, Stand
 from opwright.kit.check.judge.task import Task
 from opwright.kit.check.judge.verdict import Class, Verdict, described, written_out
 from opwright.kit.check.properties.determinism import differs
@@ -168,8 +168,7 @@ class Court:
         return any(t.numel() == 0 for v in values for t in tensors(v))
 
     def _tell_of_the_unwatched(self) -> None:
-        """On the CPU a property is left out where there is no guard, and says so itself."""
-        if self.stand.device in APART and self.stand.unwatched is not None and "memory" in self._wanted:
+        if self.stand.unwatched is not None and "memory" in self._wanted:
             self._note(f"what is written beside its results was not looked for: {self.stand.unwatched}")
 
     def _note(self, text: str) -> None:

@@ -116,10 +116,10 @@ class Stand:
         self._plain.load(self.timeout, waits=self.waits)
 
     def leave_unwatched(self, why: str) -> None:
-        """Watch over no memory but the arguments' from now on."""
+        """Watch over no memory but the arguments' from now on, where there is a process that watches over more."""
         if self._watched is not None:
             self._watched.end()
-        self._watched, self.unwatched = None, why
+            self._watched, self.unwatched = None, why
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
