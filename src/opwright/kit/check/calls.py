@@ -64,6 +64,8 @@ def attempt(op: Op[..., Any], sample: Sample, *, lenient: bool = False) -> Resul
     except Exception as e:
         if lenient:
             raise NotApplicable(f"the operator refuses it: {first_line(e)}") from None
+        # It was asked with copies, which lie closer together where the strides would take too much memory.
+        accepted(lambda: results_of(op, op.calls.direct, sample))
         raise Finding(f"it raised {type(e).__name__} where the reference gives a result: {first_line(e)}") from None
 
 

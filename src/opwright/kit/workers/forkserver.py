@@ -15,7 +15,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from opwright.kit import locks, private
 from opwright.kit.workers.child import serve
@@ -35,12 +35,13 @@ class ForkServer:
         with self._lock:
             if self._process is None or self._process.poll() is not None:
                 self._start()
-            socket.send_fds(self._socket, [b"f"], [channel, log])
-            return Forked(self, self._answer())
+            with self._told():
+                socket.send_fds(self._socket, [b"f"], [channel, log])
+                return Forked(self, self._answer())
 
     def wait(self, pid: int) -> int:
         """Wait for a worker's end and say how it ended."""
-        with self._lock:
+        with self._lock, self._told():
             self._socket.sendall(b"w" + pid.to_bytes(8, "little"))
             return self._answer()
 
@@ -49,11 +50,24 @@ class ForkServer:
         while len(said) < 8:
             piece = self._socket.recv(8 - len(said))
             if not piece:
-                self._log.seek(0)
-                last = self._log.read().decode(errors="replace").strip().splitlines()
-                raise RuntimeError(f"the check's own process ended: {last[-1] if last else 'it said nothing'}")
+                raise ConnectionError
             said += piece
         return int.from_bytes(said, "little", signed=True)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say what the process said last, where it has ended."""
+        try:
+            yield
+        except ConnectionError:
+            assert self._process is not None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)  # it may still be writing
+            self._log.seek(0)
+            said = self._log.read().decode(errors="replace").strip().splitlines()
+            where = [line.strip() for line in said if line.startswith("  File ")][-1:]
+            last = "; ".join([said[-1], *where]) if said else "it said nothing"
+            raise RuntimeError(f"a process of opwright's own ended, {self._module}: {last}") from None
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()

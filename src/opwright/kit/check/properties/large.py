@@ -44,9 +44,9 @@ FEW = 2**16
 """Results of so few elements are sums over many. Those may cancel, so that their errors are in proportion to the
 largest."""
 FULL = "the GPU's memory does not suffice"
-COARSE = 2.0**-4
-"""What those may be off by where all addends have one sign and kernels may add up as they like: of a count that ends
-too early they are a multiple."""
+COARSE = {"float": 2.0**-4, "unsigned": 2.0**-10}
+"""What those may be off by where kernels may add up as they like. Of a count that ends too early, of addends that all
+have one sign, they are a multiple; of 2³² addends a thread has so many that their sum, one by one, loses digits."""
 
 
 def skip(subject: Subject) -> str | None:
@@ -132,7 +132,7 @@ def _check(subject: Subject, case: Case) -> None:
         got = attempt(op, sample)
         for i, (g, e) in enumerate(zip(got, expected, strict=True)):
             if g is not None and e is not None:
-                _compare(g, e, i, COARSE if case.extra == "float" else 0.0)
+                _compare(g, e, i, COARSE.get(case.extra, 0.0))
     except torch.cuda.OutOfMemoryError:
         raise NotApplicable(FULL) from None
 
