@@ -370,6 +370,7 @@ def test_the_check_says_what_holds(
     assert "gradients" not in failed or property == "gradients"
 
 
+@pytest.mark.slow
 def test_what_crashes_is_found_by_the_check_and_the_process_goes_on(tmp_path: Path) -> None:
     script = tmp_path / "crash.py"
     script.write_text(

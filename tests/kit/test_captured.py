@@ -102,6 +102,7 @@ def test_what_a_reference_reaches_is_part_of_it(holder: str) -> None:
     assert two != digest(make(holder, 3))
 
 
+@pytest.mark.slow
 def test_every_process_finds_the_same(tmp_path: Path) -> None:
     code = "import sys\nfrom tests.kit.test_captured import HOLDERS, digest, make\n"
     code += "for holder in HOLDERS: print(holder, digest(make(holder, 2)))"

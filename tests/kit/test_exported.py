@@ -145,6 +145,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_a_program_with_a_gradient_in_it_is_loaded_where_nobody_has_asked_for_that(tmp_path: Path) -> None:
     """The gradient is an operator that is made when it is first wanted, or named."""
 

@@ -140,7 +140,7 @@ def test_an_operator_on_the_whole_of_aten_by_one_word(workshop: Workshop) -> Non
     assert workshop.use(folder).stdout.strip() == KERNEL_RAN
 
 
-@pytest.mark.parametrize("native", ["0", "1"])
+@pytest.mark.parametrize("native", [pytest.param("0", marks=pytest.mark.slow), "1"])
 def test_where_a_kernel_refuses_the_reference_says_why(workshop: Workshop, native: str) -> None:
     folder = (workshop.with_own_libraries() if native == "1" else workshop).write()
     op, source = folder / "op.py", folder / "cpu.cpp"
@@ -237,7 +237,7 @@ def test_compile_commands_are_written_for_editors(workshop: Workshop, tmp_path: 
     assert not list((workshop.cache / "entries").iterdir())
 
 
-@pytest.mark.parametrize("native", ["0", "1"])
+@pytest.mark.parametrize("native", [pytest.param("0", marks=pytest.mark.slow), "1"])
 def test_the_reference_serves_what_lies_outside_the_domain(workshop: Workshop, native: str) -> None:
     folder = (workshop.with_own_libraries() if native == "1" else workshop).write()
     done = workshop.run(
@@ -285,7 +285,7 @@ OPWRIGHT_KERNEL(listed, CPU, listed_cpu);
 """
 
 
-@pytest.mark.parametrize("native", ["0", "1"])
+@pytest.mark.parametrize("native", [pytest.param("0", marks=pytest.mark.slow), "1"])
 def test_a_domain_holds_for_the_tensors_of_lists(workshop: Workshop, native: str) -> None:
     folder = (workshop.with_own_libraries() if native == "1" else workshop).root / "listed"
     folder.mkdir(parents=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.kit.distributed.ranks import run
 
 
+@pytest.mark.slow
 def test_ranks_agree_whatever_the_sizes_of_compiled_calls() -> None:
     found = run("open_sizes.py", 2)
     assert set(found["undeclared"]) == {"Replicate()"}  # what PyTorch would do was not rehearsed

@@ -289,7 +289,8 @@ def test_both_compilers_are_told_of_cuda() -> None:
 
 
 # Of those for CUDA two, one with code for a GPU and one without: they are built for it, which takes a while.
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.slow, needs_nvcc])])
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_nvcc)])
 def test_the_kernels_of_this_package_have_no_problem(device: str) -> None:
     assert ow.axpby.name == "axpby"  # which loads them all
     home = Path(ow.__file__).parent

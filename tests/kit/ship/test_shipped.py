@@ -308,6 +308,7 @@ def test_a_machine_without_a_compiler_runs_the_kernel(copy: Path) -> None:
     assert "WARNED" not in done.stdout
 
 
+@pytest.mark.slow
 def test_where_it_does_not_run_the_reference_does_and_says_so_once(copy: Path) -> None:
     manifest = copy / "_opwright" / "manifest.json"
     content = json.loads(manifest.read_text())
@@ -320,6 +321,7 @@ def test_where_it_does_not_run_the_reference_does_and_says_so_once(copy: Path) -
     assert "there is no C++ compiler" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_missing_source_is_a_warning_and_the_reference(copy: Path) -> None:
     shutil.rmtree(copy / "_opwright")
     (copy / "halved" / "cpu.cpp").unlink()

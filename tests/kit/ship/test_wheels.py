@@ -299,6 +299,7 @@ def test_a_wheel_that_does_not_hold_is_not_proved(project: Path, tmp_path: Path)
     assert "FAILED halved forward" in said
 
 
+@pytest.mark.slow
 def test_what_to_prove_it_by_must_be_exact(tmp_path: Path) -> None:
     folder = tmp_path / "shop-1.0-py3-none-any.whl"
     with zipfile.ZipFile(folder, "w") as archive:

@@ -112,6 +112,7 @@ print(ow.check(flipped, only=["compile"]))
 """
 
 
+@pytest.mark.slow
 def test_values_that_a_script_builds_up_and_its_classes_arrive(tmp_path: Path) -> None:
     here, poly, look, *flipped = run(tmp_path, CHANGED).splitlines()
     assert (here, poly, look) == ("here", "True", "the result is wrong")
@@ -284,11 +285,13 @@ print(report.notes, {f.message[:19] for f in report.failures})
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cloudpickle")
 def test_values_of_other_cells_travel(tmp_path: Path) -> None:
     assert run(tmp_path, CELLS) == "[] {'the result is wrong'}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cloudpickle")
 def test_an_operator_of_a_command_line_travels() -> None:
     code = CRASHES.replace('print("ran")', "")
