@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import opwright as ow
+from opwright.ops.conv_bn import settings
 from tests.cuda import FLOATS, needs_gpu
 
 pytestmark = needs_gpu
@@ -358,3 +359,26 @@ def test_launches_whose_blocks_wait_for_each_other_get_along(monkeypatch: pytest
     torch.cuda.synchronize()
     for one, other in zip(captured, expected, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_in_company_no_launch_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = ow.nn.ConvBN2d(16, 64, 1, bias=False, activation="relu").cuda()
+    x = torch.randn(4, 16, 14, 14, device="cuda", requires_grad=True)
+
+    def launched() -> tuple[set[str], list[Tensor]]:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            out = layer(x)
+            grads = torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])
+            torch.cuda.synchronize()
+        names = {event.key.partition("<")[0].rpartition("::")[2] for event in profile.key_averages()}
+        return names & {"normalise_whole", "differentiate_whole", "apply_all", "back_all"}, [out, *grads]
+
+    launched()
+    alone, one = launched()
+    monkeypatch.setattr(settings, "in_company", lambda: True)
+    together, other = launched()
+    assert alone == {"normalise_whole", "differentiate_whole"}
+    assert together == {"apply_all", "back_all"}
+    compiled = torch.compile(layer, fullgraph=True)(x)
+    for a, b in zip([*one, one[0]], [*other, compiled], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)

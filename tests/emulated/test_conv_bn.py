@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import opwright as ow
-from opwright.ops.conv_bn import across
+from opwright.ops.conv_bn import across, settings
 from tests import emulated
 from tests.cuda.test_conv_bn import FORMS, KEPT, compare, digits_of_a_far_mean
 
@@ -63,6 +63,19 @@ def test_it_is_the_same_whatever_runs_first(ops: Any, layout: str, monkeypatch: 
 @pytest.mark.parametrize("side", [14, 9], ids=["one launch", "three"])
 def test_a_mean_far_from_zero_costs_no_digits(ops: Any, layout: str, side: int) -> None:
     digits_of_a_far_mean(ops.conv_bn, "cpu", LAYOUTS[layout], side, 16 if side == 14 else 15)
+
+
+def test_in_company_it_is_as_right_under_the_same_settings(ops: Any) -> None:
+    x, weight = torch.randn(4, 8, 6, 6, requires_grad=True), torch.randn(8, 8, 1, 1, requires_grad=True)
+    found = []
+    for told in (-1, settings.APART - 1, settings.now(False), settings.now(False) + settings.APART):
+        out = ops.conv_bn(x, weight, activation="relu", settings=told)
+        found.append([out.output, *torch.autograd.grad(out.output.square().sum(), (x, weight))])
+    for one in found[1:]:
+        torch.testing.assert_close(one, found[0], rtol=1e-4, atol=1e-4)
+    for wrong in (-2, settings.END):
+        with pytest.raises(ValueError, match="settings must be those of"):
+            ops.conv_bn(x, weight, settings=wrong)
 
 
 def test_what_does_not_lie_as_vectors_do_is_taken_one_by_one(ops: Any) -> None:

@@ -124,4 +124,4 @@ def test_settings_in_force_cost_no_way_through_python() -> None:
 def test_settings_that_are_none_are_refused() -> None:
     x, weight = torch.randn(2, 3, 4, 4), torch.randn(2, 3, 1, 1)
     with pytest.raises(ValueError, match="conv_bn: settings must be those of"):
-        ow.conv_bn(x, weight, settings=256)
+        ow.conv_bn(x, weight, settings=513)

@@ -243,6 +243,10 @@ def fused(
     recorded = torch.is_grad_enabled()
     graph = traced or torch.compiler.is_compiling()
     on_gpu = x.is_cuda
+    # Graphs compute what they compute again under what is in force when they run.
+    told = settings.now(on_gpu) if recorded and keep != "all" and not graph else -1
+    if on_gpu and settings.in_company():
+        told += settings.APART
     autocast: Any = _NOTHING
     kind = "cuda" if on_gpu else x.device.type
     if not graph and kind != "meta" and torch.is_autocast_enabled(kind):  # of meta nobody may ask
@@ -272,8 +276,7 @@ def fused(
             keep_convolution=keep == "all" and recorded,
             group=group,
             ranks=ranks,
-            # Graphs compute what they compute again under what is in force when they run.
-            settings=settings.now(on_gpu) if recorded and keep != "all" and not graph else -1,
+            settings=told,
         )
         output: Tensor = found.output
         if training and mean is not None and bn.track_running_stats:

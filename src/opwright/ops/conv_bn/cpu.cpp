@@ -214,7 +214,7 @@ void back(const Gradient& q, DType own) {
 
 class Device {
   public:
-    explicit Device(DType dtype) : own_(dtype), wide_(wide_dtype(dtype)) {}
+    Device(DType dtype, bool) : own_(dtype), wide_(wide_dtype(dtype)) {}
 
     // Statistics, and what follows from them.
     void normalise(const Apply& q, Tensor& mean, Tensor& var) const {

@@ -7,7 +7,7 @@ namespace {
 
 class Device {
   public:
-    explicit Device(DType dtype) : passes_(passes_of(dtype)), dtype_(wide_dtype(dtype)) {}
+    Device(DType dtype, bool apart) : passes_(passes_of(dtype)), dtype_(wide_dtype(dtype)), apart_(apart) {}
 
     // Over all ranks; those of which one has no values too.
     void statistics(const Planes& planes, const Tensor& y, Tensor& mean, Tensor& var, Tensor& values,
@@ -29,7 +29,7 @@ class Device {
     void apply(const Apply& q) const { passes_.apply(q); }
     // Statistics, and what follows from them.
     void normalise(const Apply& q, Tensor& mean, Tensor& var) const {
-        if (passes_.normalise(q, memory(mean), memory(var))) return;
+        if (!apart_ && passes_.normalise(q, memory(mean), memory(var))) return;
         int count;
         const Tensor parts = passes_.statistics(q.planes, q.y, count);
         passes_.moments(parts, count, q.planes.channels, memory(mean), memory(var), nullptr, false);
@@ -38,7 +38,7 @@ class Device {
     void reduce(const Gradient& q) const { passes_.reduce(q); }
     // Sums, and what follows from them.
     void differentiate(const Gradient& q) const {
-        if (passes_.differentiate(q)) return;
+        if (!apart_ && passes_.differentiate(q)) return;
         reduce(q), back(q);
     }
     void back(const Gradient& q) const { passes_.back(q); }
@@ -72,6 +72,7 @@ class Device {
   private:
     Passes passes_;
     DType dtype_;
+    bool apart_;
 };
 
 }  // namespace

@@ -50,8 +50,17 @@ inline Tensor alike(const Tensor& x, const Planes& planes) {
 }
 inline Tensor alike(const OptionalTensor& x, const Planes& planes) { return given(x) ? alike(*x, planes) : Tensor(); }
 
-// Settings of convolutions that were in force before, as settings.py numbers them.
-constexpr int64_t settings_end = 256;
+// What settings.py puts into one number: settings of convolutions that were in force before, -1 where nobody said; and
+// whether launches must keep apart, since other kernels wait for other processes.
+struct Told {
+    int64_t settings;
+    bool apart;
+
+    explicit Told(int64_t number) : settings(number), apart(number >= 256) {
+        check(number >= -1 && number < 513, "conv_bn: there are no such settings");
+        if (apart) settings -= 257;
+    }
+};
 
 // Collectives, as across.py has them: nobody waits on the host.
 inline Sizes spelled(const std::string& text) {
@@ -97,8 +106,8 @@ Results forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bia
         act == Activation::relu || ((act == Activation::leaky_relu || act == Activation::elu) && slope >= 0);
     check(!given(residual_any) || act == Activation::none || keep_residual || (keep_output && by_output),
           "conv_bn: the gradient could not be computed");
-    check(settings >= -1 && settings < settings_end, "conv_bn: there are no such settings");
     const DType own = dtype(x), wide = wide_dtype(own);
+    const Device passes(own, Told(settings).apart);
     const Result c = result(convolve(x, weight, s));
     const Planes& planes = c.planes;
     const int64_t values = planes.images * planes.places;
@@ -107,7 +116,6 @@ Results forward(const Tensor& x, const Tensor& weight, const OptionalTensor& bia
                          beta = contiguous(beta_any);
     const Tensor residual = alike(residual_any, planes);
     check(!residual.defined() || Layout(residual).same_shape(Layout(c.y)), "conv_bn: the residual does not fit");
-    const Device passes(own);
     Tensor mean, var, count;
     if (!fixed) mean = empty({planes.channels}, wide), var = empty({planes.channels}, wide);
     const bool shared = !fixed && !group.empty();
@@ -170,7 +178,8 @@ Gradients backward(const OptionalTensor& grad, const OptionalTensor& grad_mean, 
     const bool inverse =
         given(output_any) && keep_output && keep_residual && !given(residual_any) && invertible && !given(convolution);
     const bool reads_y = !fixed || to_gamma || (act != Activation::none && !by_output);
-    const Device passes(own);
+    const Told told(settings);
+    const Device passes(own, told.apart);
     Gradient q{};
     q.channels = {numbers(mean, own),
                   numbers(var, own),
@@ -189,7 +198,7 @@ Gradients backward(const OptionalTensor& grad, const OptionalTensor& grad_mean, 
     if (given(convolution)) {
         c = result(*convolution), ours = false;
     } else if (reads_y && !computed_back) {
-        c = result(settings < 0 ? convolve(x, weight, s) : Device::convolve_under(settings, x, weight, s));
+        c = result(told.settings < 0 ? convolve(x, weight, s) : Device::convolve_under(told.settings, x, weight, s));
     } else {
         c = result(*grad), ours = false;  // it is the layout that is wanted
     }

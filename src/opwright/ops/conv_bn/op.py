@@ -84,7 +84,8 @@ def conv_bn(
         group: the name of the process group to share statistics with; none by default
         ranks: how many processes it has
         settings: of torch.backends, under which the convolution is computed now and has to be computed again, as
-            `ow.nn.ConvBN2d` notes them; -1: those that will be in force then
+            `ow.nn.ConvBN2d` notes them; -1: those that will be in force then. 257 more where processes talk to each
+            other, so that no launch on a GPU waits for those of theirs
 
     Equivalent to:
         y = conv2d(x, weight, bias, stride, padding, dilation, groups)

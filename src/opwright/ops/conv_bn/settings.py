@@ -23,7 +23,10 @@ _MKLDNN: list[_Switch] = [
     (32, _C._get_mkldnn_deterministic, _C._set_mkldnn_deterministic),
 ]
 _TF32, _ROUNDED = 8, {"tf32": 64, "bf16": 128}
-END = 256
+APART = 257
+"""Added where other kernels of the process wait for other processes: none may wait until the whole GPU is free, as a
+launch whose blocks wait for each other does. Communication could not go on beside it."""
+END = 2 * APART - 1
 _switching = Lock()
 """PyTorch's settings are the process's: two threads that put them back must not meet."""
 
@@ -37,6 +40,16 @@ def now(cuda: bool) -> int:
         return found + _TF32 * (_C._get_fp32_precision_getter("cuda", "conv") == "tf32")
     found = 16 * _C._get_mkldnn_enabled() + 32 * (steady or _C._get_mkldnn_deterministic())
     return found + _ROUNDED.get(_C._get_fp32_precision_getter("mkldnn", "conv"), 0)
+
+
+def of_convolutions(settings: int) -> int:
+    """What of a number is about convolutions; -1: nothing."""
+    return settings - APART if settings >= APART - 1 else settings
+
+
+def in_company() -> bool:
+    """Whether this process has others to talk to."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 @contextmanager
@@ -74,6 +87,7 @@ def convolve(
     settings: int = -1,
 ) -> Tensor:
     """A convolution without a bias, under settings of before where they are given."""
+    settings = of_convolutions(settings)
     if settings < 0:
         return conv2d(x, weight, None, list(stride), list(padding), list(dilation), groups)
     with under(settings, x.is_cuda):
