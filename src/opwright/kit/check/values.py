@@ -21,6 +21,7 @@ from opwright.kit.check.constants import Constants
 from opwright.kit.check.drawn import MOST_ELEMENTS
 from opwright.kit.check.options import is_whole
 from opwright.kit.check.report import NotApplicable
+from opwright.kit.check.rising import in_order, rising
 from opwright.kit.check.steps import FIXED, is_step, take
 from opwright.kit.op import Op
 from opwright.kit.spec.samples import Sample
@@ -73,6 +74,8 @@ class Change:
         self.op, self.dtype, self.constants, self.rng = op, dtype, constants, rng
         self.variant, self.aimed, self.target = variant.partition("@")
         self.changed = False
+        self.kept: set[int] = set()
+        """Tensors whose numbers stay in order."""
 
     def of(self, sample: Sample) -> Sample:
         values = self.op.signature.bind(sample.args, sample.kwargs)
@@ -84,6 +87,7 @@ class Change:
             self._thin(values)
         else:
             one = self._one(values)
+            self.kept = {id(t) for t in rising(t for value in values.values() for t in tensors(value))}
             for name, value in values.items():
                 if one in (None, name):
                     values[name] = self._walk(name, value, values)
@@ -149,6 +153,10 @@ class Change:
         if not isinstance(value, Tensor) or not self._takes(value):
             return value
         self.changed = True
+        new = self._other(name, value, values)
+        return in_order(new) if id(value) in self.kept else new
+
+    def _other(self, name: str, value: Tensor, values: dict[str, Any]) -> Tensor:
         if self.variant in INDEX:
             return indices(value, self.variant, name, values, self.rng)
         if self.variant in MASKS:

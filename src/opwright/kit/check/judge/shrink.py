@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opwright.kit.check.rising import in_order, rising
 from opwright.kit.spec.samples import Sample
 from opwright.kit.spec.values import tensors
 from opwright.kit.truth.oracle import copy, rebuilt
@@ -33,6 +34,8 @@ class Shrink:
         self.best = sample
         self.found = found
         self.tries = 0
+        kept = {id(t) for t in rising(_all(sample))}
+        self._in_order = {i for i, t in enumerate(_all(sample)) if id(t) in kept}
         self._end = time.monotonic() + SECONDS
 
     def run(self) -> None:
@@ -108,15 +111,23 @@ class Shrink:
                 return
         for which in range(len(_all(self.best))):
             for plain in PLAIN:
-                changed = _replaced(self.best, which, plain)
+                changed = self._replaced(which, plain)
                 if changed is None or self._takes(changed):
                     break
         for which, t in enumerate(_all(self.best)):
             for at in range(t.numel() if t.numel() <= FEW else 0):
                 for value in (0.0, 1.0):
-                    changed = _replaced(self.best, which, partial(_with, at=at, value=value))
+                    changed = self._replaced(which, partial(_with, at=at, value=value))
                     if changed is None or self._takes(changed):
                         break
+
+    def _replaced(self, which: int, plain: Callable[[Tensor], Tensor]) -> Sample | None:
+        """The call with one of its tensors changed; None where that is as plain already."""
+        old = _all(self.best)[which]
+        new = plain(old) if _is_number(old) else old
+        if which in self._in_order and new is not old:
+            new = in_order(new)
+        return None if torch.equal(new, old) else rebuilt(self.best, lambda t: new if t is old else t)
 
 
 def _all(sample: Sample) -> list[Tensor]:
@@ -152,13 +163,6 @@ def _without(sample: Sample, size: int, at: int) -> Sample:
 
 def _is_number(t: Tensor) -> bool:
     return t.is_floating_point() and t.numel() > 0
-
-
-def _replaced(sample: Sample, which: int, plain: Callable[[Tensor], Tensor]) -> Sample | None:
-    """A call with one of its tensors changed; None where that is as plain already."""
-    old = _all(sample)[which]
-    new = plain(old) if _is_number(old) else old
-    return None if torch.equal(new, old) else rebuilt(sample, lambda t: new if t is old else t)
 
 
 def _rounded(t: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from opwright.kit.check import bounds, guard
+from opwright.kit.check import bounds, guard, rising
 from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case
 from opwright.kit.check.judge.likeness import Likeness
@@ -158,7 +158,7 @@ def _around(task: Task, case: Case) -> None:
 def _callers(task: Task, case: Case) -> None:
     """Threads that call it at once, each with values of its own."""
     sample = task.draw(Case(case.sample, case.dtype, case.layout, case.variant))
-    calls = [rebuilt(sample, partial(threads.scaled, by=(k + 1) / threads.CALLERS - 0.7)) for k in range(1, 4)]
+    calls = [rising.changed(sample, partial(threads.scaled, by=(k + 1) / threads.CALLERS - 0.7)) for k in range(1, 4)]
     truths = [(call, accepted(partial(Oracle, reference_of(task.op), call, task.seed))) for call in (sample, *calls)]
     for call, truth in truths:
         truth.judge(attempt(task.op, copied(call)))
@@ -179,7 +179,8 @@ def _later(task: Task, case: Case) -> None:
     stand, sample = stand_of(task), task.draw(Case(case.sample, case.dtype))
     accepted(lambda: reference_of(task.op)(copied(sample)))
     first = stand.call(copied(sample), hold=True)
-    changed = rebuilt(copied(sample), lambda t: state.other_values(t) if t.is_floating_point() or t.is_complex() else t)
+    floats = lambda t: state.other_values(t) if t.is_floating_point() or t.is_complex() else t  # noqa: E731
+    changed = rising.changed(copied(sample), floats)
     accepted(lambda: reference_of(task.op)(copied(changed)))
     stand.call(changed)
     # What lies in an argument changes with it, as the reference's result does there.

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from opwright.kit.check import rising
 from opwright.kit.check.afford import enough
 from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
@@ -16,7 +17,7 @@ from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.spec.samples import Sample
 from opwright.kit.spec.values import tensors
-from opwright.kit.truth.oracle import Oracle, Results, copied, rebuilt
+from opwright.kit.truth.oracle import Oracle, Results, copied
 from opwright.kit.truth.skipping import Skipping, left_out
 from opwright.kit.truth.tolerance import smallest
 
@@ -57,7 +58,7 @@ def check(subject: Subject, case: Case) -> None:
         value, _, part = case.extra.rpartition("-")
         return _filled(t, WHOLE[value], part, rng) if value else _sprinkled(t, case.extra, rng)
 
-    sample = rebuilt(plain, sprinkle)
+    sample = rising.changed(plain, sprinkle)
     if not changed:
         raise NotApplicable("it has no floating-point tensor")
     oracle = accepted(lambda: Oracle(reference_of(subject.op), sample, subject.seed))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opwright.kit.check import shared
+from opwright.kit.check import rising, shared
 from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject, whole
 from opwright.kit.check.properties.determinism import differs
@@ -161,7 +161,7 @@ def _rewritten(subject: Subject, sample: Sample, change: Callable[[Tensor], Tens
     attempt(subject.op, own)
     together = subject.belonging(own) if change is _reversed else []
     together = together if len(together) > 1 else []  # one alone tells of no other
-    changed = copied(rebuilt(own, lambda t: t if any(t is other for other in together) else rewrite(t)))
+    changed = copied(rising.changed(own, lambda t: t if any(t is other for other in together) else rewrite(t)))
     if all(torch.equal(a, b) for a, b in zip(_tensors(changed), _tensors(sample), strict=True)):
         raise NotApplicable("there is nothing of it to rewrite so")
     oracle = accepted(lambda: Oracle(reference_of(subject.op), changed, subject.seed))
@@ -178,7 +178,7 @@ def _later(subject: Subject, sample: Sample) -> None:
         shared = 0 in t.stride() and t.numel() > 1
         return t if shared or not (t.is_floating_point() or t.is_complex()) else other_values(t)
 
-    changed = rebuilt(copied(sample), other)
+    changed = rising.changed(copied(sample), other)
     accepted(lambda: reference_of(subject.op)(copied(changed)))
     attempt(subject.op, changed)
     found = differs(before, first)

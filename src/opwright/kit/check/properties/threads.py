@@ -9,12 +9,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from opwright.kit.check import rising
 from opwright.kit.check.calls import accepted, attempt, reference_of
 from opwright.kit.check.cases import Case, Subject
 from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding
 from opwright.kit.spec.samples import Sample
-from opwright.kit.truth.oracle import Oracle, Results, copied, rebuilt
+from opwright.kit.truth.oracle import Oracle, Results, copied
 
 PROPERTY = Property(turn=150, device="cpu")
 
@@ -65,7 +66,7 @@ def _callers(subject: Subject, sample: Sample, oracle: Oracle) -> None:
     """Threads that call it at once, each with values of its own."""
     calls = [(sample, oracle)]
     for k in range(1, CALLERS):
-        other = rebuilt(sample, partial(scaled, by=(k + 1) / CALLERS - 0.7))
+        other = rising.changed(sample, partial(scaled, by=(k + 1) / CALLERS - 0.7))
         calls.append((other, accepted(partial(Oracle, reference_of(subject.op), other, subject.seed))))
     for mine, truth in calls:
         truth.judge(attempt(subject.op, copied(mine)))
