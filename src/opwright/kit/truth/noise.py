@@ -24,7 +24,7 @@ RUNS = 32
 """At most: of a function that jumps, half of them lie on either side. They end as soon as a result is explained."""
 
 
-def _names(text: str) -> frozenset[str]:
+def names(text: str) -> frozenset[str]:
     """Names of PyTorch's functions; as one text, since operators of this library may be called the same."""
     return frozenset(text.split())
 
@@ -41,20 +41,20 @@ EXACT = {
     "replication_pad2d", "resize_", "roll", "scalar_tensor", "searchsorted", "select_backward", "set_", "sign",
     "slice_backward", "sort", "stack", "topk", "tril", "triu", "where", "zeros", "zeros_like",
 }  # fmt: skip
-SELECTING = _names(
+SELECTING = names(
     """
     amax amin aminmax clamp clamp_max clamp_min cummax cummin kthvalue max max_pool2d_with_indices
     max_pool3d_with_indices maximum min minimum mode relu sort topk
     """
 )
 """Those that choose among numbers by comparing them: 0 and -0 are equal, and either may come out."""
-POINTING = _names(
+POINTING = names(
     """
     cummax cummin kthvalue max max_pool2d_with_indices max_pool3d_with_indices median min mode sort topk
     """
 )
 """Those that also say where what they chose stood, to which a gradient then goes: of equals, to any of them."""
-WITHIN = _names(
+WITHIN = names(
     """
     addmm addmv baddbmm bmm convolution dot linear mm mv vdot
     """
@@ -64,7 +64,7 @@ WITHIN = _names(
 
 # Functions of numbers that a library computes to a unit or two in the last place. Inside others (gelu, a backward
 # formula) terms may cancel, which shows when their arguments are moved.
-ATOMIC = _names(
+ATOMIC = names(
     """
     acos acosh add asin asinh atan atan2 atanh ceil cos cosh div erf erfc exp exp2 expm1 floor floor_divide fmod
     frac hypot log log10 log1p log2 mul pow reciprocal remainder round rsqrt rsub sigmoid sin sinh sqrt square sub
@@ -75,7 +75,7 @@ ATOMIC = _names(
 
 # Functions whose formulas cancel inside, however their arguments are moved: 1 + erf(x) of a gelu; how far between two
 # pixels a place lies, which is a small difference of large places. They lose a share of their arguments.
-CANCELLING = _names(
+CANCELLING = names(
     """
     gelu gelu_backward mish mish_backward grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d
     grid_sampler_3d_backward upsample_linear1d upsample_linear1d_backward upsample_bilinear2d
@@ -88,7 +88,7 @@ CANCELLING = _names(
 # The logarithm of a sum is subtracted from what it is about as large as. Backwards, of one addend that is not zero,
 # grad and its sum move together, and what cancels between them does not show; and a kernel that keeps the logarithm
 # computes exp(x - that), off by a share of x.
-LOGARITHMIC = _names("_log_softmax _log_softmax_backward_data logsumexp")
+LOGARITHMIC = names("_log_softmax _log_softmax_backward_data logsumexp")
 
 
 # Functions that multiply by how far between two places something lies: whether that is 0, so that a NaN there does not
@@ -107,13 +107,13 @@ class Step(NamedTuple):
 
 
 @cache
-def _is_recorded(func: Any) -> bool:
+def is_recorded(func: Any) -> bool:
     view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
     return not view and torch.Tag.inplace_view not in func.tags and func._opname != "_to_copy"
 
 
 @cache
-def _writes(func: Any) -> bool:
+def writes(func: Any) -> bool:
     """Whether an operation returns what it wrote to."""
     return any(r.alias_info is not None and r.alias_info.is_write for r in func._schema.returns)
 
@@ -133,7 +133,7 @@ class Recorder(private.TorchDispatchMode):
         name = func._opname
         if name == "_to_copy":
             self._note_cast(args[0], out)
-        elif _is_recorded(func):
+        elif is_recorded(func):
             computed = None if name in EXACT else next((t.dtype for t in tensors(out)), torch.float32)
             self.seen.append(Step(name, computed, out.dtype if name == "copy_" and _narrows(args[1], out) else None))
             self.pointwise = self.pointwise and (name in EXACT or torch.Tag.pointwise in func.tags)
@@ -159,7 +159,7 @@ def _storage(t: Tensor) -> int:
 
 
 def _narrows(source: Tensor, to: Tensor) -> bool:
-    return _floats(source) and _floats(to) and eps(to.dtype) > eps(source.dtype)
+    return is_float(source) and is_float(to) and eps(to.dtype) > eps(source.dtype)
 
 
 class Noise(private.TorchDispatchMode):
@@ -172,7 +172,7 @@ class Noise(private.TorchDispatchMode):
         self.at = 0
         self.generator = torch.Generator().manual_seed(seed)
 
-    def _step(self, name: str) -> Step:
+    def next_step(self, name: str) -> Step:
         step = Step(name, None if name in EXACT else self.dtype)
         if self.at < len(self.recorded) and self.recorded[self.at].name == name:
             step = self.recorded[self.at]
@@ -184,13 +184,13 @@ class Noise(private.TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func._opname
-        step = self._step(name) if _is_recorded(func) else None
+        step = self.next_step(name) if is_recorded(func) else None
         if step is not None and self.tears and name in POINTING:
             args = tuple(self._torn(a) if isinstance(a, Tensor) else a for a in args)
         if step is None or (step.computed is None and step.cast is None):
             return func(*args, **kwargs)
         rounding, steps, moves = 0.0, 0.0, 0.0
-        written = _writes(func)
+        written = writes(func)
         across = torch.Tag.pointwise not in func.tags
         if step.computed is not None:
             rounding = eps(step.computed)
@@ -208,27 +208,27 @@ class Noise(private.TorchDispatchMode):
         if exact and step.cast is None:
             return out
         if written:
-            return out.copy_(self._move(out, rounding, dtype)) if isinstance(out, Tensor) and _floats(out) else out
+            return out.copy_(self._move(out, rounding, dtype)) if isinstance(out, Tensor) and is_float(out) else out
         out = _each(out, lambda o: self._move(o, rounding + steps, dtype, _exactly(name, args, kwargs, o, dtype)))
         if name in CANCELLING and step.computed is not None:
             lost = eps(step.computed) * _extent(name, kept)
-            return _each(out, lambda o: o + lost * (2 * self._random(o) - 1) if _floats(o) else o)
+            return _each(out, lambda o: o + lost * (2 * self._random(o) - 1) if is_float(o) else o)
         if name in LOGARITHMIC and step.computed is not None:
-            *given, logarithms = [_largest(t) for t in kept]
+            *given, logarithms = [largest(t) for t in kept]
             lost = eps(step.computed) * max(1.0, logarithms) * math.prod(given)
-            return _each(out, lambda o: o + lost * (2 * self._random(o) - 1) if _floats(o) else o)
+            return _each(out, lambda o: o + lost * (2 * self._random(o) - 1) if is_float(o) else o)
         return out
 
     def _torn(self, t: Tensor) -> Tensor:
         """A tensor no two of whose elements are equal, by much less than anything it is compared with."""
-        if not _floats(t) or t.is_complex():
+        if not is_float(t) or t.is_complex():
             return t
         return t + (t.abs() * eps(torch.float64) * 4 + TINY) * (2 * self._random(t) - 1).to(t.dtype)
 
     def _move(self, t: Tensor, by: float, dtype: torch.dtype | None, exact: Tensor | None = None) -> Tensor:
         """A tensor moved by a share of its values; what is exact stays, and what is subnormal in a dtype moves by its
         smallest number."""
-        if not _floats(t):
+        if not is_float(t):
             return t
         moved = (t * self._factor(t, by)).to(t.dtype)
         if dtype is None or not t.is_floating_point() or not dtype.is_floating_point:
@@ -254,8 +254,8 @@ def _each(out: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return out
 
 
-ROUNDED = _names("ceil floor round trunc")
-ALGEBRAIC = ROUNDED | _names("add sub mul div square floor_divide fmod remainder")
+ROUNDED = names("ceil floor round trunc")
+ALGEBRAIC = ROUNDED | names("add sub mul div square floor_divide fmod remainder")
 """Operations whose results are exact where a dtype holds them; a tanh of 1.0 is not."""
 
 
@@ -282,11 +282,11 @@ FINE = (1.0, 1024.0)
 
 def _adds_up(name: str, given: list[Tensor], dtype: torch.dtype) -> bool:
     """Whether every way to add up these numbers gives the same, to the last digit."""
-    floats = [t for t in given if _floats(t)]
+    floats = [t for t in given if is_float(t)]
     if not floats or name not in SUMS or any(t.is_complex() for t in floats):
         return False
     if name in WITHIN:
-        most = math.prod(float(t.abs().max()) for t in floats) * _terms(name, given)
+        most = math.prod(float(t.abs().max()) for t in floats) * terms(name, given)
     else:
         most = sum(float(t.abs().sum()) for t in floats)
     for fine in FINE:
@@ -295,14 +295,14 @@ def _adds_up(name: str, given: list[Tensor], dtype: torch.dtype) -> bool:
     return False
 
 
-SUMS = WITHIN | _names("sum cumsum index_add scatter_add mean")
+SUMS = WITHIN | names("sum cumsum index_add scatter_add mean")
 
 
 def _additions(name: str, args: Any, dtype: torch.dtype) -> float:
     """Rounding errors of a sum, in units of one. Sums may be taken in any order, one after the other at worst, with
     errors like a random walk's; those of equal addends are equal too, and do not cancel; nor do those of so many that
     one of them is hardly more than a rounding error of the sum."""
-    count = _terms(name, args)
+    count = terms(name, args)
     alike = count if count * eps(dtype) > 0.1 else count / max(1.0, _different(args))
     return 1 + 0.1 * math.sqrt(count) + 0.25 * alike
 
@@ -316,7 +316,7 @@ DIGITS = 2.0**10
 def _different(args: Any) -> float:
     """How many different numbers there are among addends, about."""
     found = 1.0
-    for t in (a for a in args if isinstance(a, Tensor) and _floats(a) and not a.is_complex()):
+    for t in (a for a in args if isinstance(a, Tensor) and is_float(a) and not a.is_complex()):
         mantissa, exponent = torch.frexp(t.detach().flatten()[: 1 << 16].double())
         found = max(found, float(torch.unique((mantissa * DIGITS).round() + exponent * 4 * DIGITS).numel()))
     return found
@@ -324,18 +324,18 @@ def _different(args: Any) -> float:
 
 def _extent(name: str, given: list[Tensor]) -> float:
     """How large what cancels inside of a function is, at most: its arguments, or places between them."""
-    floats = [t for t in given if _floats(t)]
+    floats = [t for t in given if is_float(t)]
     size = max((float(t.abs().nan_to_num(0, 0, 0).max()) for t in floats), default=0.0)
     return size if name.startswith(("gelu", "mish")) else size * max((s for t in floats for s in t.shape), default=1)
 
 
-def _floats(t: Tensor) -> bool:
+def is_float(t: Tensor) -> bool:
     if t._is_zerotensor():  # PyTorch's zeros without memory, as of the gradient of sgn: exact, and nobody may read them
         return False
     return (t.dtype.is_floating_point or t.dtype.is_complex) and t.numel() > 0 and t.layout == torch.strided
 
 
-def _terms(name: str, args: Any) -> float:
+def terms(name: str, args: Any) -> float:
     given = [a for a in args if isinstance(a, Tensor)]
     if not given:
         return 1.0
@@ -344,42 +344,8 @@ def _terms(name: str, args: Any) -> float:
     return float(max(a.numel() for a in given))
 
 
-class Extent(private.TorchDispatchMode):
-    """Notices whether intermediate results of a run in float64 leave the range of the dtypes that they have in the
-    recorded run. Then it depends on the order of operations what becomes of them."""
-
-    def __init__(self, recorded: list[Step], dtype: torch.dtype, power: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.noise = Noise(recorded, dtype, 0)
-        self.power = power
-        self.left = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        step = self.noise._step(func._opname) if _is_recorded(func) else None
-        if step is None or step.computed is None or self.left:
-            return out
-        dtype = step.cast or step.computed
-        sizes = [_largest(t) for t in tensors(out)]
-        most = max(sizes, default=0.0)
-        if torch.Tag.pointwise not in func.tags and not _writes(func):
-            # Partial sums, and squares of what is summed.
-            given = [_largest(a) for a in args if isinstance(a, Tensor) and _floats(a)]
-            inside = math.prod(given) if func._opname in WITHIN else max(given, default=0.0) ** self.power
-            self.left = inside * _terms(func._opname, args) > ROOM * torch.finfo(accumulates(dtype)).max
-            if func._opname not in SUMS and func._opname not in EXACT:  # squares that no digits are left of
-                least = min((size for size in given if size), default=1.0)
-                self.left |= least**self.power < torch.finfo(accumulates(dtype)).smallest_normal / eps(dtype)
-        self.left = self.left or most > ROOM * torch.finfo(dtype).max
-        return out
-
-
-ROOM = 1 / 16
-"""Of a dtype's range, what results may take up before it is asked in which order they were computed."""
-
-
-def _largest(t: Tensor) -> float:
-    return float(t.abs().nan_to_num(0, 0, 0).max()) if _floats(t) else 0.0
+def largest(t: Tensor) -> float:
+    return float(t.abs().nan_to_num(0, 0, 0).max()) if is_float(t) else 0.0
 
 
 def measure(

@@ -19,6 +19,7 @@ from opwright.kit.spec.require import spell
 from opwright.kit.spec.samples import Sample
 from opwright.kit.spec.values import tensors
 from opwright.kit.truth import noise
+from opwright.kit.truth.extent import Extent
 from opwright.kit.truth.tolerance import LOSS, accumulates, eps, least, units, widen, within
 
 FAR_APART = 1 << 18
@@ -42,7 +43,7 @@ class Finding(Exception):
         self.result: int | None = None
         """Which result has wrong values, where that is what was found."""
         self.overflows = False
-        """Whether the worst of them is infinite or NaN where the reference is finite."""
+        """Whether the worst of them is infinite or NaN where the reference is finite, or the other way round."""
         self.call: Sample | None = None
         """The call in which it shows, where that is not the case's own."""
 
@@ -92,7 +93,7 @@ class Oracle:
         """Whether the reference's intermediate results lie well within the range of their dtypes. Where they do not,
         it depends on the order of operations what comes of them, and a result says nothing."""
         if self._fits is None:
-            with noise.Extent(self.recorded, narrowest(self._sample), 3 if self._gradient else 2) as extent:
+            with Extent(self.recorded, narrowest(self._sample), 3 if self._gradient else 2) as extent:
                 try:
                     self._run(widened(self._sample))
                 except Exception:
@@ -130,8 +131,9 @@ class Oracle:
     def _noisy(self, run: Run, recorded: list[noise.Step]) -> Iterator[Results]:
         sample = self._sample if self.wide is self.same else widened(self._sample)
         runs = noise.measure(
-            run, partial(copied, sample), recorded, narrowest(self._sample), self._seed, tears=self._gradient
-        )
+            run, partial(copied, sample), recorded, narrowest(self._sample), self._seed,
+            tears=self._gradient,
+        )  # fmt: skip
         for found in itertools.islice(runs, self._runs):
             self._tried += 1
             if found is None:  # noise led the reference astray
@@ -209,7 +211,9 @@ class Oracle:
             tiny += eps(accumulates(dtype)) ** 2 * float(exact.abs().nan_to_num(0, 0, 0).max())
         # Where the reference itself overflowed, any other way to do so is as good.
         lost = ~near.isfinite() & exact.isfinite() & ~value.isfinite()
-        bad = ~(within(value, exact, floor * exact.abs() + tiny, dtype) | within(value, near, tiny, dtype) | lost)
+        # No share of an infinity is allowed: it would be one itself, and every number near it.
+        share = floor * exact.abs().nan_to_num(0, 0, 0) + tiny
+        bad = ~(within(value, exact, share, dtype) | within(value, near, tiny, dtype) | lost)
         if not bool(bad.any()):
             return
         most = floor * torch.maximum(exact.abs(), near.abs()).nan_to_num(0, 0, 0) + tiny
@@ -218,16 +222,18 @@ class Oracle:
         for moved in self.moved():
             # Every run can only allow more: the first that explains the result is the last one needed.
             m = self._of(moved, i, exact)
-            here = (m - exact).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+            alike = (m == exact) | (m.isnan() & exact.isnan())  # an infinity that stays one has lost nothing
+            here = torch.where(alike, 0.0, (m - exact).abs().nan_to_num(nan=math.inf, posinf=math.inf))
             loss = here if loss is None else torch.maximum(loss, here)
-            torn |= (m != exact) & ~(m.isfinite() & exact.isfinite()) & ~(m.isnan() & exact.isnan())
+            torn |= ~alike & ~(m.isfinite() & exact.isfinite())
             allowed = most + LOSS * loss
             bad = ~(within(value, exact, allowed, dtype) | within(value, near, allowed, dtype))
             bad &= ~(lost | (torn & ~value.isfinite()))
             if not bool(bad.any()):
                 return
         if loss is None:
-            off = (near - exact).abs()
+            alike = (near == exact) | (near.isnan() & exact.isnan())
+            off = torch.where(alike, 0.0, (near - exact).abs())
             allowed = most + LOSS * 2 * torch.maximum(off, off.nan_to_num(0, 0, 0).max()).nan_to_num(nan=math.inf)
             bad = ~(within(value, exact, allowed, dtype) | within(value, near, allowed, dtype))
             if not bool(bad.any()):
@@ -268,8 +274,8 @@ class Oracle:
         off = abs(v - e) if not math.isnan(abs(v - e)) else math.nan
         extent = f"the {name} is wrong in {int(bad.sum())} of {bad.numel()} elements"
         how = f": off by {off:.3g} where {allow:.3g} is allowed" if math.isfinite(off) else ""
-        overflows = not math.isfinite(abs(v)) and math.isfinite(abs(e))
-        if overflows:
+        overflows = math.isfinite(abs(v)) != math.isfinite(abs(e))
+        if overflows and math.isfinite(abs(e)):
             how = f": {v} where the reference is finite"
         elif not math.isfinite(abs(e)):
             how = f": {v:.6g} where the reference is {e}"
@@ -302,7 +308,7 @@ def _alike(got: Results, also: Callable[[], Results]) -> bool:
                 return False
             continue
         value, target = _double(g.detach()), _double(o.detach())
-        allowed = units(g.dtype) * target.abs() + least(g.dtype)
+        allowed = units(g.dtype) * target.abs().nan_to_num(0, 0, 0) + least(g.dtype)
         if not bool(within(value, target, allowed, g.dtype).all()):
             return False
     return True
