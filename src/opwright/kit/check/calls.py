@@ -101,6 +101,9 @@ def judge(oracle: Oracle, got: Results, case: Case, what: str = "result") -> Non
             raise NotApplicable("the reference's own steps come near the end of their dtype's range") from None
         if case.values and f.result is not None and oracle.chaotic(f.result):
             raise NotApplicable("rounding errors alone decide what the reference gives") from None
+        if case.values and f.few and f.result is not None and oracle.asked_again(f.result):
+            oracle.judge(got, what)
+            return
         raise
 
 

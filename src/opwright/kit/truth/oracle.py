@@ -22,6 +22,8 @@ from opwright.kit.truth import noise
 from opwright.kit.truth.extent import Extent
 from opwright.kit.truth.tolerance import LOSS, accumulates, eps, least, units, widen, within
 
+AGAIN, FURTHER = 8, 1 << 20
+"""How many times as many runs there are for a function that jumps, and how far apart their seeds lie."""
 FAR_APART = 1 << 18
 """Elements between rows up to which a copy keeps the strides: PyTorch itself may round differently without them."""
 NARROW = {torch.float32, torch.float16, torch.bfloat16, torch.complex64}
@@ -44,6 +46,8 @@ class Finding(Exception):
         """Which result has wrong values, where that is what was found."""
         self.overflows = False
         """Whether the worst of them is infinite or NaN where the reference is finite, or the other way round."""
+        self.few = False
+        """Whether few of a result's elements are wrong."""
         self.call: Sample | None = None
         """The call in which it shows, where that is not the case's own."""
 
@@ -72,6 +76,7 @@ class Oracle:
         self._fits: bool | None = None
         self._moved: list[Results] = []
         self._tried = self._astray = 0
+        self._jumps = False
         self._to_come = self._noisy(self._run, self.recorded)
         if extra_noise is not None:
             self._to_come = itertools.chain(self._to_come, self._around_exact(extra_noise))
@@ -116,7 +121,17 @@ class Oracle:
         for moved in moved_runs:
             spread = torch.maximum(spread, (self._of(moved, i, exact) - exact).abs().nan_to_num(0, 0, 0))
         scattered = (spread > size / 2) & (spread > 0.1 * size.max())
+        self._jumps = bool(scattered.any())
         return bool(scattered.sum() * 10 > scattered.numel())
+
+    def asked_again(self, i: int) -> bool:
+        """Whether there are further runs to judge by: rounding errors have led elements of this result elsewhere, few
+        of them in any one run, and where they have not yet may be a matter of so many runs."""
+        if self.chaotic(i) or not self._jumps or self._runs > noise.RUNS:
+            return False
+        self._runs *= AGAIN
+        self._to_come = itertools.chain(*(self._noisy(self._run, self.recorded, k) for k in range(1, AGAIN)))
+        return True
 
     def moved(self) -> Iterator[Results]:
         """In float64 with rounding errors of the dtype at hand, several times; each computed when it is asked for."""
@@ -128,10 +143,10 @@ class Oracle:
                 self._moved.append(more)
             yield self._moved[i]
 
-    def _noisy(self, run: Run, recorded: list[noise.Step]) -> Iterator[Results]:
+    def _noisy(self, run: Run, recorded: list[noise.Step], further: int = 0) -> Iterator[Results]:
         sample = self._sample if self.wide is self.same else widened(self._sample)
         runs = noise.measure(
-            run, partial(copied, sample), recorded, narrowest(self._sample), self._seed,
+            run, partial(copied, sample), recorded, narrowest(self._sample), self._seed + FURTHER * further,
             tears=self._gradient,
         )  # fmt: skip
         for found in itertools.islice(runs, self._runs):
@@ -280,7 +295,7 @@ class Oracle:
         elif not math.isfinite(abs(e)):
             how = f": {v:.6g} where the reference is {e}"
         found = Finding(f"{extent}{how}", index=spot, expected=f"{e:.9g}", got=f"{v:.9g}", shape=value.shape)
-        found.overflows = overflows
+        found.overflows, found.few = overflows, int(bad.sum()) <= max(2, bad.numel() // 100)
         raise found
 
 
