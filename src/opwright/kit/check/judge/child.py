@@ -84,6 +84,11 @@ class Seat:
         self._changed: list[str] = []
         if "again" in request:
             given = [self._held]
+        elif "spoil" in request:
+            given = [[]]
+            for t in (self._held[i] for i in request["spoil"]):
+                if isinstance(t, Tensor) and t.layout == torch.strided and (0 not in t.stride() or t.numel() < 2):
+                    t.detach().fill_(request["value"])
         elif "backward" in request:
             given = [self._backward(self._laid(request["room"], request["backward"]))]
         else:

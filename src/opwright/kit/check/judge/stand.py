@@ -147,6 +147,10 @@ class Stand:
         """What the last call that was to be held has given, as it is now."""
         return self._told(self._asked.ask(self.timeout, again=True, threads=torch.get_num_threads()))[0].results
 
+    def spoil(self, which: Sequence[int], value: float) -> None:
+        """Write to some of the results of the last call that was to be held, as their owner may."""
+        self._ask(self.timeout, spoil=list(which), value=value, threads=torch.get_num_threads())
+
     def backward(self, incoming: Sequence[Tensor]) -> Results:
         """The gradients of the last recorded call."""
         spots = self._arena.put(incoming, after=self._arena.end)  # the graph still refers to the arguments

@@ -174,7 +174,7 @@ def _callers(task: Task, case: Case) -> None:
 
 
 def _later(task: Task, case: Case) -> None:
-    """A result that somebody still holds is left alone by later calls."""
+    """A result that somebody still holds is left alone by later calls, and they by what is written to it."""
     _refuse_written(task)
     stand, sample = stand_of(task), task.draw(Case(case.sample, case.dtype))
     accepted(lambda: reference_of(task.op)(copied(sample)))
@@ -190,6 +190,13 @@ def _later(task: Task, case: Case) -> None:
     if found is not None:
         at, a, b = found
         raise Finding("a result is overwritten by a later call", index=at, expected=a, got=b)
+    oracle = accepted(lambda: Oracle(reference_of(task.op), sample, task.seed))
+    oracle.judge(stand.call(copied(sample), hold=True).results)
+    stand.spoil(own, state.SPOILT)
+    try:
+        oracle.judge(stand.call(copied(sample)).results)
+    except Finding as f:
+        raise Finding(state.HANDED_OUT, index=f.index, expected=f.expected, got=f.got) from None
 
 
 def _many(task: Task, case: Case) -> None:
