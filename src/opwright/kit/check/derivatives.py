@@ -21,6 +21,8 @@ SCALED = {"large": 10, "small": -18}
 float16 has no room for the latter."""
 ONES = "ones"
 """One number for all of them, a 1, as sum().backward() hands it on."""
+LONE = ("to-first", "to-last")
+"""A gradient comes in for the first result alone, or for the last."""
 ALONE, AGAIN = ("first", "last"), "again"
 """The first tensor alone requires a gradient, or the last; the gradients are asked for a second time."""
 
@@ -76,7 +78,11 @@ def incoming(results: Results, kind: str, generator: torch.Generator) -> list[Te
             return outer[..., 1::2].copy_(g)
         return g
 
-    return [draw(t) if t is not None and has_gradient(t) else None for t in results]
+    found = [draw(t) if t is not None and has_gradient(t) else None for t in results]
+    if kind in LONE:
+        there = [i for i, g in enumerate(found) if g is not None][:: 1 if kind == LONE[0] else -1]
+        return [g if i in there[:1] else None for i, g in enumerate(found)]
+    return found
 
 
 def pack(sample: Sample, grads: list[Tensor | None]) -> Sample:
@@ -177,6 +183,6 @@ def _weights(t: Tensor, place: int) -> Tensor:
 
 
 __all__ = [
-    "AGAIN", "ALONE", "INCOMING", "ONES", "SCALED", "by_formula", "differentiable", "incoming", "leaves_of", "pack",
-    "through", "truth_of",
+    "AGAIN", "ALONE", "INCOMING", "LONE", "ONES", "SCALED", "by_formula", "differentiable", "incoming", "leaves_of",
+    "pack", "through", "truth_of",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ from opwright.kit.check.property import Property
 from opwright.kit.check.report import Finding, NotApplicable
 from opwright.kit.op import Op
 from opwright.kit.spec.samples import Sample
+from opwright.kit.spec.values import has_gradient
 from opwright.kit.truth.oracle import Oracle, Results, copied
 
 PROPERTY = Property(turn=30)
@@ -25,7 +26,12 @@ PROPERTY = Property(turn=30)
 SECOND = "second"
 KINKS = 4
 """Cases of a sample in which an option changes, and some of its numbers are 0."""
-NAMED = {derivatives.AGAIN: ", asked for again,", **dict.fromkeys(derivatives.ALONE, ", asked for alone,")}
+TWICE = 4
+"""Other options of a sample with which second derivatives are asked for."""
+NAMED = {
+    derivatives.AGAIN: ", asked for again,", **dict.fromkeys(derivatives.ALONE, ", asked for alone,"),
+    **dict.fromkeys(derivatives.LONE, " of one result alone"),
+}  # fmt: skip
 """What a message says of gradients beside that they are."""
 
 
@@ -52,25 +58,34 @@ def cases(subject: Subject) -> Iterator[Case]:
             yield Case(s, torch.float64, extra=SECOND)
             if subject.op.has_rung and subject.op.has_declared_gradient:
                 yield from (replace(c, extra="dense") for c in _kinks(subject, s, rng) if c.dtype in slow)
+                yield from (Case(s, torch.float64, values=v, extra=SECOND) for v in _twice(subject, s))
             continue
         yield from (Case(s, d, extra=kind) for d in fast for kind in derivatives.INCOMING[: 2 if d != fast[0] else 4])
         scaled = [kind for kind in derivatives.SCALED if fast[0] != torch.float16]
-        more = (*scaled, derivatives.ONES, *derivatives.ALONE, derivatives.AGAIN)
+        more = (*scaled, derivatives.ONES, *derivatives.ALONE, derivatives.AGAIN, *derivatives.LONE)
         yield from (Case(s, fast[0], extra=kind) for kind in more)
         layouts = [*LAYOUTS] if subject.thorough else ["transposed", "sliced", "expanded", "far"]
         yield from (Case(s, fast[0], layout, extra="dense") for layout in layouts)
+        yield from (Case(s, fast[0], "expanded", extra=kind) for kind in derivatives.ALONE)  # a frozen weight's rows
         yield from (Case(s, d, MIXED, extra=rng.choice(derivatives.INCOMING)) for d in fast)
         for variant in ("zero", "one", "tail", *(["big"] if s < 2 or subject.thorough else [])):
             yield Case(s, rng.choice(fast), rng.choice((PLAIN, MIXED)), variant, rng.choice(derivatives.INCOMING))
         if not subject.op.is_gradient:
             yield from (Case(s, d, extra=SECOND) for d in fast if d in (fast[0], torch.float64) or subject.thorough)
             yield Case(s, rng.choice(fast), MIXED, "tail", SECOND)
+            yield from (Case(s, fast[0], values=v, extra=SECOND) for v in _twice(subject, s))
         most = None if subject.thorough else 2
         others = [c for c in variants.other_values(subject, s, rng, most) if c.dtype in fast]
         others += [c for c in _kinks(subject, s, rng) if c.dtype in fast]
         yield from (replace(c, extra="dense") for c in dict.fromkeys(others))
     if fast and subject.fast_dtypes:
         yield from (replace(c, extra="dense") for c in variants.around(subject, 8, rng) if c.dtype in fast)
+
+
+def _twice(subject: Subject, s: int) -> list[str]:
+    """Options with which second derivatives are asked for."""
+    found, rng = subject.options(s), subject.rng("twice", s)
+    return rng.sample(found, min(TWICE, len(found)))
 
 
 def _kinks(subject: Subject, s: int, rng: random.Random) -> Iterator[Case]:
@@ -99,6 +114,8 @@ def check(subject: Subject, case: Case) -> None:
     only = {"first": 0, "last": count - 1}.get(case.extra)
     enough(op, sample, case)
     results = accepted(lambda: reference_of(op)(copied(sample)))
+    if case.extra in derivatives.LONE and sum(r is not None and has_gradient(r) for r in results) < 2:
+        raise NotApplicable("it has one result alone")
     order, kind = (2, "dense") if case.extra == SECOND else (1, case.extra)
     again = case.extra == derivatives.AGAIN
     generator = torch.Generator().manual_seed(subject.seed)
