@@ -248,12 +248,13 @@ def indices(t: Tensor, variant: str, name: str, values: dict[str, Any], rng: ran
     elif variant == "permuted" or role == "lengths":
         new = rng.sample(flat, len(flat))
     elif variant == "repeated":
-        few = rng.sample(flat, min(2, len(flat)))
-        new = [rng.choice(few) for _ in flat]
+        few = rng.sample(sorted({*flat}), min(2, len({*flat})))
+        new = [few[i % len(few)] for i in range(len(flat))]  # in turn: never are equal ones side by side
     elif variant == "redrawn":
         new = [rng.randint(least, most) for _ in flat]
     elif variant == "edges":
         new = [rng.choice((least, most)) for _ in flat]
+        new[rng.randrange(len(flat))] = most
     elif variant == "equal":
         new = [rng.choice(flat)] * len(flat)
     elif variant == "optional":
@@ -262,7 +263,8 @@ def indices(t: Tensor, variant: str, name: str, values: dict[str, Any], rng: ran
             raise NotApplicable("it has no option that an index could equal")
         option = rng.choice(numbers)
         share = rng.choice((0.4, 0.4, 1.0))
-        new = [option if rng.random() < share else v for v in flat]
+        told = rng.randrange(len(flat))
+        new = [option if rng.random() < share or i == told else v for i, v in enumerate(flat)]
     else:
         sizes = sorted({s for other in _others(t, values) for s in other.shape if s > most})
         if not sizes:
@@ -271,7 +273,8 @@ def indices(t: Tensor, variant: str, name: str, values: dict[str, Any], rng: ran
             new = [v * (sizes[-1] - 1) // max(most, 1) if v > 0 else v for v in flat]
         else:
             size = rng.choice(sizes)
-            new = [v - size if rng.random() < 0.5 else v for v in flat]
+            told = rng.choice([i for i, v in enumerate(flat) if v > least] or [*range(len(flat))])
+            new = [v - size if rng.random() < 0.5 or i == told else v for i, v in enumerate(flat)]
     return torch.tensor(new, dtype=t.dtype, device=t.device).reshape(t.shape)
 
 
