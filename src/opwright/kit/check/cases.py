@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opwright.kit.check import alike, options, sizes, steps, values, variants
+from opwright.kit.check import alike, meetings, options, sizes, steps, values, variants
 from opwright.kit.check.afford import enough
 from opwright.kit.check.case import Case, whole
 from opwright.kit.check.constants import Constants, constants_of
 from opwright.kit.check.drawn import MOST_ELEMENTS, Draw, climb, declared, source_of
-from opwright.kit.check.layouts import LAYOUTS, MIXED, PLAIN, lay
+from opwright.kit.check.layouts import APART, LAYOUTS, MIXED, PLAIN, apart, lay, places
 from opwright.kit.check.report import NotApplicable
 from opwright.kit.check.screen import screen
 from opwright.kit.check.ties import tied, ties
@@ -188,15 +188,19 @@ class Subject:
         if case.layout == PLAIN:
             return sample
         rng = self.rng(case.id)
-        changed = False
+        changed, count = False, 0
 
         def place(name: str, value: Any) -> Any:
-            nonlocal changed
+            nonlocal changed, count
             parameter = self.op.signature.names[name]
             if parameter.like:
                 return value
             if isinstance(value, Tensor):
-                laid = lay(value, case.layout, rng, written=parameter.mutated or self._belongs(name, value))
+                if case.layout.startswith(APART):
+                    laid = apart(value, case.layout, count)
+                else:
+                    laid = lay(value, case.layout, rng, written=parameter.mutated or self._belongs(name, value))
+                count += 1
                 changed = changed or laid is not value
                 return laid
             return [place(name, v) for v in value] if isinstance(value, (list, tuple)) and tensors(value) else value
@@ -266,6 +270,7 @@ class Subject:
                 yield Case(s, self.main, MIXED, "tail")
                 continue
             yield from (Case(s, self.main, layout) for layout in LAYOUTS)
+            yield from (Case(s, self.main, layout) for layout in places(self._several(s), self.rng("places", s)))
             yield from (Case(s, d) for d in self.dtypes if d != self.main)
             yield from (Case(s, d, MIXED) for d in fast if d != self.main)
             for variant in sizes.VARIANTS:
@@ -281,13 +286,28 @@ class Subject:
             yield from (Case(s, self.main, variant=sizes.at(which, 0)) for which in range(count))  # each may be empty
             yield from (Case(s, self.main, variant=v) for v in sizes.powers(count, rng))
             yield from variants.other_values(self, s, rng)
+            yield from meetings.cases(self, s, self.rng("meetings", s))
         if fast:
             yield from alike.cases(self, self.rng("alike"))
             yield from variants.around(self, AROUND * (4 if self.thorough else 1), rng)
             yield from variants.together(self, rng)
             yield from variants.in_halves(self, rng.randrange(self.count), rng)
             yield Case(rng.randrange(self.count), self.main, variant="vast")
+            yield from meetings.large(self, self.rng("large"))
         yield from map(Case.read, self.found)
+
+    def _several(self, s: int) -> int:
+        """How many tensors a sample has, if several of them can be transposed; else none."""
+        given = self._made(s)
+        found = [t for v in (*given.args, *given.kwargs.values()) for t in tensors(v)] if given else []
+        return len(found) if sum(t.dim() > 1 for t in found) > 1 else 0
+
+    def _made(self, s: int) -> Sample | None:
+        """A sample of this very operator, as it is."""
+        try:
+            return self.draw(Case(s, self.main))
+        except Exception:
+            return None
 
     def indices(self, s: int) -> tuple[str, ...]:
         """The variants of a sample's indices, if it has any."""

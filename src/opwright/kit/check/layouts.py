@@ -11,6 +11,9 @@ from torch import Tensor
 
 PLAIN = "plain"
 MIXED = "mixed"
+APART = ("only", "but")
+"""One tensor alone is transposed (`only1`), or all but one are (`but1`): a kernel may ask two of three for their
+strides, and may take tensors that fill their memory, each in an order of its own, for alike."""
 FAR = 2**31 + 5
 """A stride, in elements, that 32 bits do not hold."""
 
@@ -25,6 +28,24 @@ def lay(t: Tensor, layout: str, rng: random.Random, *, written: bool = False) ->
     if layout == PLAIN or t.layout != torch.strided or (written and layout in SHARING):
         return t
     return LAYOUTS[layout](t, rng)
+
+
+def places(count: int, rng: random.Random) -> list[str]:
+    """The layouts in which one of so many tensors lies otherwise than the rest."""
+    each = [f"{kind}{k}" for k in range(count) for kind in (APART if count > 2 else APART[:1])]
+    return (each if len(each) <= MOST_PLACES else rng.sample(each, MOST_PLACES)) if count > 1 else []
+
+
+MOST_PLACES = 6
+
+
+def apart(t: Tensor, layout: str, which: int) -> Tensor:
+    """The tensor transposed, if it is one of those that are, all in one order: the first dimension lies closest."""
+    chosen = layout.removeprefix("only") == str(which) or (layout[:3] == "but" and layout[3:] != str(which))
+    if not chosen or t.dim() < 2 or t.layout != torch.strided:
+        return t
+    back = [*range(t.dim() - 1, -1, -1)]
+    return t.permute(back).contiguous().permute(back)
 
 
 def _contiguous(t: Tensor, rng: random.Random) -> Tensor:

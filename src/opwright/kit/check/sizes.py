@@ -96,6 +96,18 @@ def together(declared: Sequence[int], shapes: Sequence[Sequence[int]], rng: rand
         yield fitted(declared, shapes, {i: 2 ** rng.randint(6, 9) + rng.choice((1, 2, 3)) for i in pair}, 1)
 
 
+def half_full(
+    declared: Sequence[int], shapes: Sequence[Sequence[int]], constants: Sequence[int], most: int, rng: random.Random
+) -> Iterator[str]:
+    """Variants in which one size is a multiple of a tile, or of a constant of the kernel, and another lies just beyond
+    one."""
+    ordered = [*itertools.permutations(range(len(declared)), 2)]
+    tiles = [c for c in constants if 8 <= c <= 1 << 12] + [rng.choice(TILE)]
+    found = [(c, *pair) for c in tiles for pair in rng.sample(ordered, min(2, len(ordered)))]
+    for c, i, j in found if len(found) <= most else rng.sample(found, most):
+        yield fitted(declared, shapes, {i: c + 1, j: 2 * c}, 1)
+
+
 def tiles(
     declared: Sequence[int], shapes: Sequence[Sequence[int]], constants: Sequence[int], most: int, rng: random.Random
 ) -> Iterator[str]:

@@ -27,8 +27,9 @@ from opwright.kit.op import Op
 from opwright.kit.spec.samples import Sample
 from opwright.kit.spec.values import tensors
 
-FLOATS = ("shifted", "halves", "clustered", "spread", "late", "constants")
-"""What may happen to floating-point tensors beside being scaled; late: what comes last is by far the largest."""
+FLOATS = ("shifted", "halves", "clustered", "spread", "late", "last", "integral", "constants")
+"""What may happen to floating-point tensors beside being scaled; late: what comes last is by far the largest, the last
+eighth or the last alone; integral: all are whole numbers, whose products 32 bits do not hold."""
 WHOLE = ("range", "ends", "wide", "folded", "least", "most")
 """What may happen to integers that are data: over their range, at its ends, around what a float and a double hold,
 alike in the lower half of their bits, all of them the smallest or the largest."""
@@ -47,6 +48,8 @@ BANDS = {
 """Exponents of two to scale with, by the bytes of a dtype: a little, much and very much, up and down."""
 LATE = {8: 10, 4: 7, 2: 4, 1: 1}
 """Exponents of two by which the last elements of rows are larger: exp of the difference overflows."""
+INTEGRAL = {8: 33, 4: 17, 2: 7, 1: 3}
+"""Exponents of two by which numbers are larger that become whole ones."""
 
 
 def scales(dtype: torch.dtype, rng: random.Random) -> list[str]:
@@ -74,6 +77,7 @@ class Change:
         self.op, self.dtype, self.constants, self.rng = op, dtype, constants, rng
         self.variant, self.aimed, self.target = variant.partition("@")
         self.changed = False
+        self.one: str | None = None
         self.kept: set[int] = set()
         """Tensors whose numbers stay in order."""
 
@@ -86,10 +90,10 @@ class Change:
         elif self.variant.startswith(THIN):
             self._thin(values)
         else:
-            one = self._one(values)
+            self.one = self._one(values)
             self.kept = {id(t) for t in rising(t for value in values.values() for t in tensors(value))}
             for name, value in values.items():
-                if one in (None, name):
+                if self.one in (None, name):
                     values[name] = self._walk(name, value, values)
         if not self.changed:
             raise NotApplicable("there is nothing of it to change so")
@@ -128,7 +132,7 @@ class Change:
 
     def _one(self, values: dict[str, Any]) -> str | None:
         """The one argument to change; None: all of them. Sizes of numbers often matter in proportion to each other."""
-        if self.aimed or self.variant in ("halves", "abs"):
+        if self.aimed or self.variant.partition(":")[0] in ("halves", "integral", "least", "abs"):
             return self.target or None
         fits = [name for name, value in values.items() if any(map(self._takes, tensors(value)))]
         return self.rng.choice(fits) if len(fits) > 1 and self.rng.random() < 0.5 else None
@@ -163,7 +167,8 @@ class Change:
             return masked(value, self.variant, self.rng)
         kind = self.variant.partition(":")[0]
         if kind in WHOLE:
-            return whole(value, kind, self.rng, _others(value, values))
+            stay = [t for t in _others(value, values) if self.one is not None or not self._takes(t)]
+            return whole(value, kind, self.rng, stay)
         if is_step(self.variant):
             return take(value, self.variant, self.rng)
         return floats(value, self.variant, self.constants, self.rng)
@@ -188,10 +193,13 @@ def floats(t: Tensor, variant: str, constants: Constants, rng: random.Random) ->
     elif variant == "spread":
         most = min(24.0, math.log2(info.max) / 4)
         changed = wide * torch.exp2((_uniform(t, rng) * 2 - 1) * most)
-    elif variant == "late":
+    elif variant == "integral":
+        changed = (wide * 2.0 ** INTEGRAL[t.dtype.itemsize]).round()
+    elif variant in ("late", "last"):
         length = t.shape[-1] if t.dim() else 1
-        last = torch.arange(length, device=t.device) >= length - max(1, length // 8)
-        changed = torch.where(last, wide * 2.0 ** LATE[t.dtype.itemsize], wide)
+        last = torch.arange(length, device=t.device) >= length - (1 if variant == "last" else max(1, length // 8))
+        large = wide.abs().clamp_min(1) if variant == "last" else wide
+        changed = torch.where(last, large * 2.0 ** LATE[t.dtype.itemsize], wide)
     else:
         known = [*constants.real, *(float(n) for n in constants.whole if n < info.max)]
         if not known:
@@ -215,14 +223,15 @@ def whole(t: Tensor, variant: str, rng: random.Random, others: Sequence[Tensor] 
     """A tensor of integers over their range."""
     info = torch.iinfo(t.dtype)
     bits = info.bits - (info.min < 0)
+    # The smallest divided by -1 is no integer, and ends the process, PyTorch's own division too.
+    by_one = any(is_whole(other) and bool((other == -1).any()) for other in others)
+    least = info.min + 1 if by_one else info.min
     if variant in ("least", "most"):
-        return torch.full_like(t, info.min + 1 if variant == "least" else info.max)
+        return torch.full_like(t, least if variant == "least" else info.max)
     if variant == "range":
         drawn = [rng.getrandbits(rng.randint(1, bits)) for _ in range(t.numel())]
     elif variant == "ends":
-        # The smallest divided by -1 is no integer, and ends the process, PyTorch's own division too.
-        by_one = any(is_whole(other) and bool((other == -1).any()) for other in others)
-        ends = [*([] if by_one else [info.min]), info.min + 1, 0, 1, info.max - 1, info.max]
+        ends = [least, info.min + 1, 0, 1, info.max - 1, info.max]
         drawn = [rng.choice(ends) for _ in range(t.numel())]
     elif variant == "folded":
         half = info.bits // 2

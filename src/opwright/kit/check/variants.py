@@ -69,7 +69,7 @@ def named_options(subject: Subject, s: int, rng: random.Random) -> list[str]:
         return []
     found: dict[str, list[str]] = {}
     for option in options_.named_of(op, given, subject.constants):
-        found.setdefault(_name(option), []).append(option)
+        found.setdefault(name_of(option), []).append(option)
     chosen = [option for known in found.values() for option in rng.sample(known, min(NAMED, len(known)))]
     return [*chosen, *options_.standing_of(op, given)]
 
@@ -78,12 +78,12 @@ def several(subject: Subject, s: int, options: list[str], rng: random.Random) ->
     """Two options of a sample that change at once, and one beside its indices or masks: what a kernel handles by itself
     it may not handle together. Ties are where a step is 1 or a half, and so are the numbers."""
     kinks = [f"{a}+halves" for a in options if a.endswith(("=1", "=5e-1"))]
-    pairs = [f"{a}+{b}" for a, b in itertools.combinations(options, 2) if _name(a) != _name(b)]
+    pairs = [f"{a}+{b}" for a, b in itertools.combinations(options, 2) if name_of(a) != name_of(b)]
     beside = [f"{a}+{b}" for a in options for b in (*subject.indices(s), *masks(subject, s))]
     return [*kinks, *rng.sample(pairs, min(PAIRS, len(pairs))), *rng.sample(beside, min(PAIRS, len(beside)))]
 
 
-def _name(option: str) -> str:
+def name_of(option: str) -> str:
     return option.replace("*", "=").partition("=")[0]
 
 
@@ -149,11 +149,11 @@ def _beyond(subject: Subject, counts: dict[int, int]) -> Iterator[Case]:
     """Sizes well beyond the largest constants, with the largest numbers last: a kernel may have looked at the first
     so many alone."""
     largest = [c for c in subject.constants.whole if 16 <= c <= sizes.MOST_CONSTANT >> 4][-3:]
+    ends = [(2 * c + 1, "late") for c in largest] + [(n, "last") for c in largest for n in (c + 1, 2 * c - 1)]
     most, main = max(counts.values()), subject.main
     s = next(s for s, count in counts.items() if count == most)
     if main.is_floating_point:
-        for c in largest:
-            yield from (Case(s, main, variant=sizes.at(i, 2 * c + 1), values="late") for i in range(most)[-2:])
+        yield from (Case(s, main, variant=sizes.at(i, n), values=v) for n, v in ends for i in range(most)[-2:])
 
 
 def together(subject: Subject, rng: random.Random) -> Iterator[Case]:
