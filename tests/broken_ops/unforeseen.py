@@ -147,4 +147,76 @@ UNFORESEEN = [
     Broken(
         "options", "divides_by_zero", "gradients", "where the reference is finite", "a formula divides by an element"
     ),
+    Broken(
+        "meeting",
+        "third_strides",
+        "forward",
+        "the result is wrong in",
+        "takes a third tensor to lie as the first two do",
+    ),
+    Broken(
+        "meeting",
+        "half_a_tile",
+        "forward",
+        "the result is wrong in",
+        "wrong where rows fill their tiles and columns do not",
+    ),
+    Broken(
+        "meeting",
+        "last_of_tile",
+        "forward",
+        "the result is wrong in",
+        "softmax that leaves the last element of a short tile out of its maximum",
+    ),
+    Broken(
+        "meeting",
+        "long_doubles",
+        "forward",
+        "the result is wrong in",
+        "a float holds the sum of doubles, in long rows alone",
+    ),
+    Broken(
+        "meeting",
+        "below_zero",
+        "forward",
+        "the result is wrong in",
+        "the last number of a long row is compared by its bits",
+    ),
+    Broken("meeting", "infinity_cut", "special", "the result is wrong in", "an infinity becomes the largest number"),
+    Broken(
+        "meeting", "empty_segments", "forward", "the result is wrong in", "the largest of nothing is 0 and not -inf"
+    ),
+    Broken(
+        "meeting", "negative_nan", "special", "the result is wrong in", "sorted by bits, a NaN with a sign comes first"
+    ),
+    Broken("meeting", "whole_numbers", "forward", "the result is wrong in", "whole numbers are multiplied in 32 bits"),
+    Broken("meeting", "least_of_bytes", "forward", "the result is wrong in", "sums of two products of bytes saturate"),
+    Broken(
+        "meeting", "side_at_ties", "forward", "the result is wrong in", "a flag is forgotten that tells at ties alone"
+    ),
+    Broken(
+        "meeting", "decay_uphill", "forward", "the result is wrong in", "wrong where a flag and a number are both set"
+    ),
+    Broken(
+        "meeting",
+        "frozen_rows",
+        "gradients",
+        "asked for alone",
+        "the gradient beside a frozen, expanded weight is wrong",
+    ),
+    Broken(
+        "meeting",
+        "other_slope",
+        "gradients",
+        "second derivative",
+        "the second derivative is wrong for negative options",
+    ),
+    Broken(
+        "meeting",
+        "by_content",
+        "state",
+        "what a caller writes to a result",
+        "hands out what it keeps by the content of its input",
+    ),
+    Broken("meeting", "by_a_few", "state", "of several calls", "keeps results by a sum and by every seventh number"),
 ]

@@ -11,11 +11,12 @@ import opwright as ow
 from tests.broken_ops import BROKEN, FOLDER, Broken
 from tests.kit.check import catalogue
 
-NEW = ("values", "shapes", "together", "indexing", "cheats", "reached")
+NEW = ("values", "shapes", "together", "indexing", "cheats", "reached", "meeting")
 FEW = {
     "no_maximum", "tiny_dropped", "whole_in_doubles", "half_away", "dead_row", "one_length", "square_unchanged",
     "four_million", "eight_tensors", "zero_kept", "sorted_only", "wraps_around", "by_address", "by_count",
-    "handed_out_again", "corner_tile", "taken_for_alike", "small_gradients",
+    "handed_out_again", "corner_tile", "taken_for_alike", "small_gradients", "third_strides", "infinity_cut",
+    "empty_segments", "by_a_few", "decay_uphill",
 }  # fmt: skip
 """Of these themes, whose operators are right for what an author thinks of, those that are tried in every run."""
 VALUES = ("forward", "special", "gradients", "gradcheck", "undefined", "fake")
