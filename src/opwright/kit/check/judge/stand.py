@@ -149,7 +149,7 @@ class Stand:
 
     def spoil(self, which: Sequence[int], value: float) -> None:
         """Write to some of the results of the last call that was to be held, as their owner may."""
-        self._ask(self.timeout, spoil=list(which), value=value, threads=torch.get_num_threads())
+        self._asked.ask(self.timeout, spoil=list(which), value=value, threads=torch.get_num_threads())
 
     def backward(self, incoming: Sequence[Tensor]) -> Results:
         """The gradients of the last recorded call."""
