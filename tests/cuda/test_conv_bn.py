@@ -31,6 +31,7 @@ FORMS: list[dict[str, Any]] = [
     {"fixed": True},
     {"groups": 4, "stride": 2, "inside": 4, "out": 12, "size": 7},
     {"kernel": 1, "inside": 5, "out": 7, "size": 5},  # nothing is a multiple of anything
+    {"kernel": 1, "inside": 3, "out": 50, "size": 5},  # single elements, more channels than a warp has threads
 ]
 KEPT = [
     ("none", False, "input"),
@@ -366,7 +367,7 @@ def test_in_company_no_launch_waits_for_room(monkeypatch: pytest.MonkeyPatch) ->
     x = torch.randn(4, 16, 14, 14, device="cuda", requires_grad=True)
 
     def launched() -> tuple[set[str], list[Tensor]]:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
             out = layer(x)
             grads = torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])
             torch.cuda.synchronize()

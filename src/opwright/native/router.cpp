@@ -17,7 +17,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "choose.h"
@@ -47,7 +46,10 @@ struct Installed : Routing {
 class Router final : public c10::OperatorKernel {
   public:
     Router(DispatchKey device, const Installed& routing)
-        : device_(device), routing_(&routing), writes_(find(routing.op).schema().is_mutable()) {}
+        : device_(device),
+          routing_(&routing),
+          writes_(find(routing.op).schema().is_mutable()),
+          talks_(find(routing.op).schema().argumentIndexWithName("group").has_value()) {}
 
     const Installed& now() const { return *routing_.load(std::memory_order_acquire); }
     void swap(const Installed& routing) { routing_.store(&routing, std::memory_order_release); }
@@ -119,15 +121,16 @@ class Router final : public c10::OperatorKernel {
         return !writes_ && routing.rejecting != nowhere && !says("(cudaError") && !says("is there memory for it?");
     }
 
-    // Before torch 2.13 a kernel learns of an operator of PyTorch's that raised nothing but that it did: "aten::mm
-    // failed". The reference, which calls it too, meets what it met, mostly a lack of memory. What it computes is not
-    // used, so that no kernel is thought right for it.
-    static int64_t who_knows(const Routing& routing, const std::exception& e) {
+    // Before torch 2.13 a kernel learns of an operator of PyTorch's that raised nothing but that it did, in call.h's
+    // words: "aten::mm failed". The reference, which calls it too, meets what it met, mostly a lack of memory. What it
+    // computes is not used, so that no kernel is thought right for it. One that talks to others is not asked: they
+    // would not answer.
+    int64_t who_knows(const Routing& routing, const std::exception& e) const {
         const auto* const error = dynamic_cast<const c10::Error*>(&e);
         const std::string said = error != nullptr ? error->what_without_backtrace() : e.what();
-        constexpr std::string_view bare = " failed";
-        const bool knows = said.size() < bare.size() || said.compare(said.size() - bare.size(), bare.size(), bare) != 0;
-        return knows || routing.reference == nowhere ? routing.rejecting : routing.reference;
+        const bool bare = said.rfind("aten::", 0) == 0 && said.find(" failed") == said.find(' ') &&
+                          said.find(' ') + std::strlen(" failed") == said.size();
+        return bare && !talks_ && routing.reference != nowhere ? routing.reference : routing.rejecting;
     }
 
     // A GPU without memory is no mistake in the call, of which the reference knew better words: it would want memory
@@ -222,6 +225,7 @@ class Router final : public c10::OperatorKernel {
     DispatchKey device_;
     std::atomic<const Installed*> routing_;
     const bool writes_;
+    const bool talks_;  // to other processes, of a group
 };
 
 std::mutex guard;

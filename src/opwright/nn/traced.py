@@ -32,11 +32,16 @@ _INTERNAL = frozenset(nn.Module().__dict__)
 _MISSING = object()
 _DEVICES = ("cpu", "cuda")
 _ALONE = threading.RLock()
-"""torch.fx patches torch.nn.Module for the process while it traces: two at once would leave it patched."""
+"""torch.fx patches torch.nn.Module for the process while it traces: two at once would leave it patched. It also lets no
+thread call what torch.compile made meanwhile, which is not in our hands."""
 
 
 class Refused(Exception):
     """Why a forward is not what its trace says."""
+
+
+class Drawn(Refused):
+    """Numbers were drawn meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ def trace(module: nn.Module, args: tuple[Any, ...] | None, kwargs: Mapping[str, 
     given = _given(type(module).forward, module, args, kwargs)
     # Twice, in surroundings that differ: a forward that sets them itself has one of both wrong.
     with _ALONE:
-        (graph, *seen), (again, *_) = (_trace_once(module, given, on) for on in (True, False))
+        (graph, *seen), (again, *_) = (_traced(module, given, on) for on in (True, False))
     if graph.python_code("self").src != again.python_code("self").src:
         raise Refused("it does something else each time, or under autocast or no_grad")
     traced = Traced(graph, *seen)
@@ -112,6 +117,14 @@ def _given(forward: Callable[..., Any], module: nn.Module, args: Any, kwargs: Ma
     return {name: value for name, value in found.items() if not isinstance(value, Tensor)}
 
 
+def _traced(module: nn.Module, given: dict[str, Any], on: bool) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Once more where numbers were drawn meanwhile: that may have been another thread."""
+    try:
+        return _trace_once(module, given, on)
+    except Drawn:
+        return _trace_once(module, given, on)
+
+
 def _trace_once(module: nn.Module, given: dict[str, Any], on: bool) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     made: list[weakref.ref[Any]] = []
     with _observed(module) as (reads, of_class), _surroundings(on), _NothingComputed():  # type: ignore[no-untyped-call]
@@ -119,7 +132,7 @@ def _trace_once(module: nn.Module, given: dict[str, Any], on: bool) -> tuple[Any
         drawn = random.getstate()
         graph = tracer.trace(module)
     if random.getstate() != drawn:
-        raise Refused("it draws random numbers outside of PyTorch")
+        raise Drawn("it draws random numbers outside of PyTorch")
     del tracer
     for name, then in reads.items():
         if not _same(module.__dict__.get(name, _MISSING), then):
@@ -161,7 +174,7 @@ def _same(now: Any, then: Any) -> bool:
 @contextmanager
 def _observed(module: nn.Module) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Note the plain attributes that are read, of the module and of its class, and refuse that one is set. Other
-    threads that call the module meanwhile may do both."""
+    threads that call the module meanwhile may do both, though what they change makes the trace be refused."""
     kind: type[Any] = type(module)
     here = threading.get_ident()
     reads: dict[str, Any] = {}

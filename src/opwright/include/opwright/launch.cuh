@@ -81,8 +81,9 @@ OPWRIGHT_NOINLINE void launch_raw(const void* kernel, const Grid& grid, void** a
 
 // A launch whose blocks all run at the same time, so that they may wait for each other; `cluster` of them make a
 // cluster. False where the device has no room for that: nothing has been launched then. Who asks for much shared memory
-// has told CUDA so before.
+// has told CUDA so before, on this device.
 OPWRIGHT_NOINLINE bool launch_together(const void* kernel, const Grid& grid, int cluster, void** arguments) {
+    if (grid.blocks == 0 || grid.rows == 0 || grid.sheets == 0) return true;
     const cudaStream_t on = stream();
     if (__builtin_expect(synchronous(), false)) wait_for(on, "an earlier kernel on this stream");
     cudaLaunchConfig_t config = {};

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -65,8 +66,18 @@ def attempt(op: Op[..., Any], sample: Sample, *, lenient: bool = False) -> Resul
         if lenient:
             raise NotApplicable(f"the operator refuses it: {first_line(e)}") from None
         # It was asked with copies, which lie closer together where the strides would take too much memory.
-        accepted(lambda: results_of(op, op.calls.direct, sample))
+        with contextlib.suppress(torch.OutOfMemoryError):
+            _refuse_rejected(op, sample)
         raise Finding(f"it raised {type(e).__name__} where the reference gives a result: {first_line(e)}") from None
+
+
+def _refuse_rejected(op: Op[..., Any], sample: Sample) -> None:
+    try:
+        results_of(op, op.calls.direct, sample)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as e:
+        raise NotApplicable(f"{REJECTED}: {first_line(e)}") from None
 
 
 def accepted(make: Callable[[], Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +133,8 @@ def kernel(op: Op[..., Any], args: Args, kwargs: Kwargs) -> Any:
         known = any(text in said for text in ("(cudaError", "CUDA out of memory", "is there memory for it?"))
         if not known and not any(p.mutated for p in op.signature.parameters):
             # Who may say better what is wrong, as router.cpp has it.
-            _ = reference(op, args, kwargs) if said.endswith(" failed") else op.run_rejecting(*args, **kwargs)
+            bare = re.fullmatch(r"aten::[\w.]+ failed", said) and "group" not in op.signature.names
+            _ = reference(op, args, kwargs) if bare else op.run_rejecting(*args, **kwargs)
         raise
     for t in (t for p in op.signature.parameters if p.mutated for t in tensors(values[p.name])):
         if not t.is_inference():  # a kernel may write raw memory, which nobody counts; autograd must notice

@@ -165,7 +165,7 @@ __device__ __forceinline__ void reduce_of(const Steps<T, V, Last>& s, const Slop
     for (; i < s.count; ++i) take(i, slope.read(q, s, kept, i, s.offset(i), true));
 
     // The rows of a warp, then the warps.
-    __shared__ C sums[own][warps * most_across], products[own][warps * most_across];
+    __shared__ C sums[own][warps * most_across<V>], products[own][warps * most_across<V>];
     const int me = threadIdx.x, lane = me % 32, place = me / 32 * walk.across + lane;
 #pragma unroll
     for (int k = 0; k < own; ++k) {

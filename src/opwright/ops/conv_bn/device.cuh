@@ -30,7 +30,8 @@ Shape shape_of(const Planes& planes, std::initializer_list<const void*> pointers
     check(steps < int64_t(1) << 30 && packs < int64_t(1) << 30, ow_inner::OnDevice::name(),
           ": a channel has too many values for this kernel");
     int across = 1;
-    while (planes.last && across < most_across && across < packs) across *= 2;
+    const int most = pack == 1 ? most_across<1> : most_across<widest<T>>;
+    while (planes.last && across < most && across < packs) across *= 2;
     const int64_t sheets = planes.last ? ceil_div(packs, across) : planes.channels;
     const auto plane = static_cast<uint64_t>(planes.last ? 1 : std::max<int64_t>(packs, 1));
     unsigned shift = 0;

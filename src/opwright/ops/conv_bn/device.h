@@ -2,8 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <mutex>
-#include <unordered_map>
+#include <utility>
 
 #include "passes.h"
 
@@ -36,34 +37,31 @@ inline Passes passes_of(DType dtype) {
                                       : float_passes();
 }
 
+// Of the current device.
 inline int multiprocessors() {
-    static const int count = [] {
-        int found = 0;
-        const int device = ow_inner::OnDevice::current().index;
-        ow_inner::cuda_check(cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device),
-                             "asking the device");
-        return found;
-    }();
-    return count;
+    int found = 0;
+    ow_inner::cuda_check(
+        cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, ow_inner::OnDevice::current().index),
+        "asking the device");
+    return found;
 }
 
-// What a multiprocessor has for a kernel: how many blocks of so many threads it holds, and how much shared memory
-// beside the kernel's own where there is one.
+// What a multiprocessor of the current device has for a kernel: how many blocks of so many threads it holds, and how
+// much shared memory beside the kernel's own where there is one, which launches there may ask for from now on.
 struct Room {
     int blocks = 0;
     int64_t shared = 0;
 };
 inline Room room_of(const void* kernel, int block) {
     static std::mutex mutex;
-    static std::unordered_map<const void*, Room> known;
+    static std::map<std::pair<const void*, int>, Room> known;
     const std::lock_guard<std::mutex> lock(mutex);
-    Room& room = known[kernel];
+    Room& room = known[{kernel, ow_inner::OnDevice::current().index}];
     if (room.blocks > 0) return room;
-    ow_inner::cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&room.blocks, kernel, block, 0),
+    int blocks = 0;
+    ow_inner::cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, block, 0),
                          "asking how many blocks fit");
-    room.blocks = std::max(room.blocks, 1);
-    room.shared = ow_inner::all_shared(kernel);
-    return room;
+    return room = {std::max(blocks, 1), ow_inner::all_shared(kernel)};
 }
 
 }  // namespace conv_bn

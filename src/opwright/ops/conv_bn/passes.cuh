@@ -13,7 +13,10 @@
 namespace conv_bn {
 
 constexpr int threads = 256;
-constexpr int most_across = 8;  // packs side by side: 128 bytes, a line of the cache
+// Packs side by side that a block takes at most: of 16 bytes as many as fill a line of the cache, or as many single
+// elements as a warp has threads.
+template <int V>
+constexpr int most_across = V == 1 ? 32 : 8;
 
 // What a thread reads and writes at once: an element, or 16 bytes.
 template <class T, int V>
@@ -282,8 +285,9 @@ __device__ __forceinline__ void statistics_of(const Steps<T, V, Last>& s, const 
     }
 
     // The rows of a warp, then the warps.
-    __shared__ C highs[own][warps * most_across], lows[own][warps * most_across], squared[own][warps * most_across];
-    __shared__ C counts[warps * most_across];
+    __shared__ C highs[own][warps * most_across<V>], lows[own][warps * most_across<V>],
+        squared[own][warps * most_across<V>];
+    __shared__ C counts[warps * most_across<V>];
     const int me = threadIdx.x, lane = me % 32, place = me / 32 * walk.across + lane;
     C n = static_cast<C>(seen), m2[own];
     Pair<C> mean[own];

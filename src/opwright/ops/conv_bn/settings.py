@@ -49,7 +49,8 @@ def of_convolutions(settings: int) -> int:
 
 def in_company() -> bool:
     """Whether this process has others to talk to."""
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
 @contextmanager

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(whole_threads)
     statistics_of<whole_threads>(s, kept, static_cast<const T*>(q.y), parts);
     cooperative_groups::this_grid().sync();
     // Every block joins the parts of its own channels, and one of them tells.
-    __shared__ C means[most_across * S::own], vars[most_across * S::own];
+    __shared__ C means[most_across<V> * S::own], vars[most_across<V> * S::own];
     const int side = walk.across * S::own, me = threadIdx.x;
     const int64_t channel = s.first + me % side;
     const Moments<C> all = join_parts<whole_threads>(parts, gridDim.x, walk.channels, channel, side, true);
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(whole_threads)
     const Kept<T, V> kept = keeping<T, V>(room);
     reduce_of<whole_threads>(s, slope, kept, q, parts);
     cooperative_groups::this_grid().sync();
-    __shared__ C sums[most_across * S::own], products[most_across * S::own];
+    __shared__ C sums[most_across<V> * S::own], products[most_across<V> * S::own];
     const int side = walk.across * S::own, me = threadIdx.x;
     const int64_t channel = s.first + me % side;
     C found[2];
