@@ -53,12 +53,13 @@ inline Tensor alike(const OptionalTensor& x, const Planes& planes) { return give
 // What settings.py puts into one number: settings of convolutions that were in force before, -1 where nobody said; and
 // whether launches must keep apart, since other kernels wait for other processes.
 struct Told {
+    static constexpr int64_t more = 257;  // where they must: settings.py's APART
     int64_t settings;
     bool apart;
 
-    explicit Told(int64_t number) : settings(number), apart(number >= 256) {
-        check(number >= -1 && number < 513, "conv_bn: there are no such settings");
-        if (apart) settings -= 257;
+    explicit Told(int64_t number) : settings(number), apart(number >= more - 1) {
+        check(number >= -1 && number < 2 * more - 1, "conv_bn: there are no such settings");
+        if (apart) settings -= more;
     }
 };
 

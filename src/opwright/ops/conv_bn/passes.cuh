@@ -77,9 +77,7 @@ struct Kept {
     __device__ __forceinline__ bool has(int number) const { return number < room; }
     __device__ __forceinline__ Pack<T, V>& operator[](int number) const { return memory[number * blockDim.x]; }
 };
-struct Nothing {
-    static constexpr bool has(int) { return false; }
-};
+struct Nothing {};  // is kept where passes are launched one by one
 
 template <class T, int V>
 __device__ __forceinline__ Pack<T, V> load(const void* from, int64_t at) {
