@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backward.cuh"
+#include "statistics.cuh"
 
 #pragma GCC visibility push(hidden)
 
